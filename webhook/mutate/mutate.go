@@ -1,0 +1,189 @@
+package mutate
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/units"
+)
+
+// Input is all that a decision depends on.
+type Input struct {
+	// Pod is the pod as the API server shows it. It is read only.
+	Pod       *corev1.Pod
+	Namespace Namespace
+	Fleet     Fleet
+	Defaults  Defaults
+}
+
+// Namespace is what counts of the pod's namespace.
+type Namespace struct {
+	Name string
+	// Queue is its label contract.QueueLabel, empty if it has none.
+	Queue string
+	// DefaultFraction is its annotation contract.DefaultFractionAnnotation as
+	// written, empty if it has none.
+	DefaultFraction string
+}
+
+// Fleet summarises the GPUs that the cluster's nodes report, healthy or not.
+type Fleet struct {
+	// Models are sorted by name. Empty: no node has reported a GPU yet.
+	Models []Model
+}
+
+// Model is a GPU model in the cluster. One name may stand for cards of several
+// sizes: Memory is that of the largest.
+type Model struct {
+	Name   string
+	Memory units.MiB
+}
+
+// largest returns the model with the most memory, the first by name among
+// equals; the zero Model if the fleet is empty.
+func (f Fleet) largest() Model {
+	var top Model
+	for _, m := range f.Models {
+		if m.Memory > top.Memory {
+			top = m
+		}
+	}
+	return top
+}
+
+// Defaults are the operator's settings.
+type Defaults struct {
+	Resources contract.Resources
+	// Queue is for pods whose namespace names none.
+	Queue string
+}
+
+// Outcome is a decision.
+type Outcome struct {
+	// Pod is what the pod shall become. It is Input.Pod itself if nothing is
+	// to change or the pod is refused, else a copy.
+	Pod *corev1.Pod
+	// Refusals are all reasons against the pod; none: it may be created.
+	Refusals []Refusal
+	// Warnings are shown to whoever creates the pod, refused or not.
+	Warnings []string
+}
+
+// review is a decision in the making.
+type review struct {
+	in Input
+	// pod is in.Pod until the first edit, then a copy of it.
+	pod *corev1.Pod
+	// request is what pod asks for; empty if that cannot be said.
+	request contract.Request
+	// gpu names the containers that mention a GPU in any way.
+	gpu      map[string]bool
+	refusals []Refusal
+	warnings []string
+}
+
+// checks look for reasons to refuse a pod. All of them run, so that a user
+// learns of all problems at once.
+var checks = []func(*review){
+	(*review).checkForgery,        // what only Tranche may write
+	(*review).checkVisibleDevices, // GPUs taken past Tranche
+	(*review).checkGPUEnvironment, // limits loosened from inside
+	(*review).checkNodeName,       // past the scheduler nobody picks a GPU
+	(*review).checkMemory,         // more than any GPU of the cluster has
+}
+
+// changes make a pod that uses GPUs ready for scheduler and kubelet. Each does
+// nothing where its work is already done.
+var changes = []func(*review){
+	(*review).setLimits,
+	(*review).setToleration,
+	(*review).hideGPUs,
+	(*review).setQueue,
+}
+
+// hints find what is allowed but probably not meant.
+var hints = []func(*review){
+	(*review).hintUnknownKeys,
+	(*review).hintIdleWishes,
+	(*review).hintModels,
+	(*review).hintNoInventory,
+	(*review).hintWeakIsolation,
+}
+
+// Pod decides about a pod that is being created.
+func Pod(in Input) Outcome {
+	r := &review{in: in, pod: in.Pod}
+	r.parse()
+	for _, check := range checks {
+		check(r)
+	}
+	for _, hint := range hints {
+		hint(r)
+	}
+	if len(r.refusals) > 0 {
+		return Outcome{Pod: in.Pod, Refusals: r.refusals, Warnings: r.warnings}
+	}
+	// A pod without GPUs must cost nothing: not even its queue label is set.
+	if len(r.request.Demands) > 0 {
+		for _, change := range changes {
+			change(r)
+		}
+	}
+	return Outcome{Pod: r.pod, Warnings: r.warnings}
+}
+
+// edit returns the pod to write to. Pointers into the pod taken before the
+// first call point into the original and are for reading only.
+func (r *review) edit() *corev1.Pod {
+	if r.pod == r.in.Pod {
+		r.pod = r.in.Pod.DeepCopy()
+	}
+	return r.pod
+}
+
+// parse reads the request, with the namespace's default in place of whole GPUs.
+func (r *review) parse() {
+	res := r.in.Defaults.Resources
+	r.gpu = map[string]bool{}
+	for _, c := range containers(&r.pod.Spec) {
+		if mentions(c, res.Share) || mentions(c, res.GPU) {
+			r.gpu[c.Name] = true
+		}
+	}
+	request, err := contract.ParsePod(r.pod, res)
+	if err != nil {
+		r.refuseRequest(err)
+		return
+	}
+	for _, d := range request.Demands {
+		r.gpu[d.Name] = true
+	}
+	r.request = r.applyDefaultFraction(request)
+}
+
+// containers lists pointers to the spec's init and app containers, in the order
+// of contract.Roles.
+func containers(spec *corev1.PodSpec) []*corev1.Container {
+	all := make([]*corev1.Container, 0, len(spec.InitContainers)+len(spec.Containers))
+	for i := range spec.InitContainers {
+		all = append(all, &spec.InitContainers[i])
+	}
+	for i := range spec.Containers {
+		all = append(all, &spec.Containers[i])
+	}
+	return all
+}
+
+// container finds one by name, which ParsePod has checked to exist.
+func container(spec *corev1.PodSpec, name string) *corev1.Container {
+	all := containers(spec)
+	return all[slices.IndexFunc(all, func(c *corev1.Container) bool { return c.Name == name })]
+}
+
+func mentions(c *corev1.Container, name corev1.ResourceName) bool {
+	_, limited := c.Resources.Limits[name]
+	_, requested := c.Resources.Requests[name]
+	return limited || requested
+}

@@ -1,0 +1,113 @@
+// Package validate has the last word on pods: after every mutating webhook has
+// run, it checks that a new pod is as package mutate wants it, and later that
+// nobody changes what was settled then. It is pure.
+package validate
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/webhook/mutate"
+)
+
+// Create decides about a pod that no webhook will change any more. Nothing that
+// mutation would still have to add may be missing where it guards GPUs; a
+// toleration or a queue label that somebody removed is that somebody's will.
+func Create(in mutate.Input) []mutate.Refusal {
+	out := mutate.Pod(in)
+	if len(out.Refusals) > 0 {
+		return out.Refusals
+	}
+	res := in.Defaults.Resources
+	refusals := unhidden(in.Pod.Spec.InitContainers, out.Pod.Spec.InitContainers)
+	refusals = append(refusals, unhidden(in.Pod.Spec.Containers, out.Pod.Spec.Containers)...)
+	was := append(slices.Clone(in.Pod.Spec.InitContainers), in.Pod.Spec.Containers...)
+	shall := append(slices.Clone(out.Pod.Spec.InitContainers), out.Pod.Spec.Containers...)
+	for i := range was {
+		for _, name := range []corev1.ResourceName{res.Share, res.GPU} {
+			_, has := was[i].Resources.Limits[name]
+			q, needs := shall[i].Resources.Limits[name]
+			if needs && !has {
+				refusals = append(refusals, mutate.Refuse(mutate.ReasonUntranslated,
+					"container %s asks for part of a GPU, but its limits lack %s: %s, so that it would get none; write that limit, or find out which admission webhook removes it or keeps Tranche's from adding it",
+					was[i].Name, name, q.String()))
+			}
+		}
+	}
+	return refusals
+}
+
+// unhidden finds containers beside those with a GPU that would see it as well,
+// usually since another webhook added them after Tranche's had run.
+func unhidden(was, shall []corev1.Container) []mutate.Refusal {
+	var refusals []mutate.Refusal
+	for i := range was {
+		if mutate.HidesGPUs(shall[i].Env) && !mutate.HidesGPUs(was[i].Env) {
+			refusals = append(refusals, mutate.Refuse(mutate.ReasonUntranslated,
+				"container %s asks for no GPU but could see those of the containers beside it; set %s=%s in its env, where it is written or in the webhook that injects it",
+				was[i].Name, contract.VisibleDevicesEnv, contract.VisibleDevicesVoid))
+		}
+	}
+	return refusals
+}
+
+// EphemeralContainers decides about debugging containers added to a pod.
+func EphemeralContainers(old *corev1.Pod, in mutate.Input) []mutate.Refusal {
+	out := mutate.EphemeralContainers(old, in)
+	if len(out.Refusals) > 0 {
+		return out.Refusals
+	}
+	was, shall := in.Pod.Spec.EphemeralContainers, out.Pod.Spec.EphemeralContainers
+	var refusals []mutate.Refusal
+	for i := range was {
+		refusals = append(refusals, unhidden(
+			[]corev1.Container{corev1.Container(was[i].EphemeralContainerCommon)},
+			[]corev1.Container{corev1.Container(shall[i].EphemeralContainerCommon)})...)
+	}
+	return refusals
+}
+
+// asked are the annotations that the ledger, the planner and the node plugin
+// read again and again while a pod lives; with the two that take a container's
+// name appended.
+var asked = []string{
+	contract.FractionAnnotation, contract.MemoryAnnotation, contract.CountAnnotation, contract.ContainerAnnotation,
+	contract.ModelAnnotation, contract.PlacementAnnotation, contract.IsolationAnnotation,
+}
+
+// written are the annotations that only Tranche itself writes.
+var written = []string{contract.PlanAnnotation, contract.RetryAnnotation, contract.TranslatedFromAnnotation}
+
+// Update decides about a change of a pod by a user who is not one of Tranche's
+// own service accounts. It looks at the frozen annotations only, whatever the
+// state of the pod: kubelet and controllers must get through with all else, and
+// a pod that is being deleted keeps its GPUs, and so its plan, to the end.
+func Update(old, pod *corev1.Pod) []mutate.Refusal {
+	var refusals []mutate.Refusal
+	keys := maps.Clone(old.Annotations)
+	if keys == nil {
+		keys = map[string]string{}
+	}
+	maps.Copy(keys, pod.Annotations)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		before, had := old.Annotations[key]
+		after, has := pod.Annotations[key]
+		if had == has && before == after {
+			continue
+		}
+		switch {
+		case slices.Contains(written, key):
+			refusals = append(refusals, mutate.Refuse(mutate.ReasonFrozen,
+				"annotation %s is for Tranche alone to write; leave it as it is", key))
+		case slices.Contains(asked, key) ||
+			strings.HasPrefix(key, contract.FractionAnnotation+".") || strings.HasPrefix(key, contract.MemoryAnnotation+"."):
+			refusals = append(refusals, mutate.Refuse(mutate.ReasonFrozen,
+				"annotation %s cannot be changed, added or removed once the pod exists; create a new pod with what it shall ask for, or change the template that pods are made from", key))
+		}
+	}
+	return refusals
+}

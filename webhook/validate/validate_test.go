@@ -1,0 +1,179 @@
+package validate_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/webhook/mutate"
+	"github.com/tranche-dev/tranche/webhook/validate"
+)
+
+var defaults = mutate.Defaults{Resources: contract.DefaultResources(), Queue: "default"}
+
+func parse(t testing.TB, text string) *corev1.Pod {
+	t.Helper()
+	pod := &corev1.Pod{}
+	if err := yaml.UnmarshalStrict([]byte(text), pod); err != nil {
+		t.Fatalf("pod in test: %v\n%s", err, text)
+	}
+	return pod
+}
+
+func TestCreateRefusesWhatMutationDidNotSee(t *testing.T) {
+	cases := map[string]struct {
+		namespace mutate.Namespace
+		pod       string
+		want      []string
+	}{
+		"as mutation leaves it, without the toleration that an administrator may remove": {
+			pod: `
+metadata: {annotations: {tranche.dev/gpu-fraction: "0.5"}}
+spec:
+  containers:
+  - {name: main, resources: {limits: {nvidia.com/gpu-share: "50"}, requests: {nvidia.com/gpu-share: "50"}}}
+  - {name: beside, env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]}`,
+		},
+		"memory counted on another fleet than ours": {
+			pod: `
+metadata: {annotations: {tranche.dev/gpu-memory: 20Gi}}
+spec:
+  containers:
+  - {name: main, resources: {limits: {nvidia.com/gpu-share: "7"}, requests: {nvidia.com/gpu-share: "7"}}}`,
+		},
+		"no GPU": {pod: `spec: {containers: [{name: main}]}`},
+		"a fraction that was never translated": {
+			pod: `
+metadata: {annotations: {tranche.dev/gpu-fraction: "0.5"}}
+spec: {containers: [{name: main}]}`,
+			want: []string{"untranslated: container main asks for part of a GPU, but its limits lack nvidia.com/gpu-share: 50, so that it would get none; write that limit, or find out which admission webhook removes it or keeps Tranche's from adding it"},
+		},
+		"a whole GPU where the namespace gives a fraction": {
+			namespace: mutate.Namespace{Name: "team", DefaultFraction: "0.5"},
+			pod:       `spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: "1"}}}]}`,
+			want:      []string{"untranslated: container main asks for part of a GPU, but its limits lack nvidia.com/gpu-share: 50, so that it would get none; write that limit, or find out which admission webhook removes it or keeps Tranche's from adding it"},
+		},
+		"a container injected after mutation": {
+			pod: `
+spec:
+  initContainers: [{name: injected}]
+  containers: [{name: main, resources: {limits: {nvidia.com/gpu: "1"}}}]`,
+			want: []string{"untranslated: container injected asks for no GPU but could see those of the containers beside it; set NVIDIA_VISIBLE_DEVICES=void in its env, where it is written or in the webhook that injects it"},
+		},
+		"everything that mutation refuses, should another webhook bring it in": {
+			pod: `
+metadata: {annotations: {tranche.dev/plan: "{}"}}
+spec: {containers: [{name: main}]}`,
+			want: []string{"forged: annotation tranche.dev/plan is for Tranche alone to write; remove it from the pod or from the template that it is made from"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := validate.Create(mutate.Input{Pod: parse(t, tc.pod), Namespace: tc.namespace, Defaults: defaults})
+			if diff := cmp.Diff(tc.want, texts(got)); diff != "" {
+				t.Errorf("refusals (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func texts(refusals []mutate.Refusal) []string {
+	var texts []string
+	for _, r := range refusals {
+		texts = append(texts, string(r.Reason)+": "+r.Message)
+	}
+	return texts
+}
+
+func TestUpdateFreezesWhatWasAskedAndPlanned(t *testing.T) {
+	const (
+		settled = " cannot be changed, added or removed once the pod exists; create a new pod with what it shall ask for, or change the template that pods are made from"
+		ours    = " is for Tranche alone to write; leave it as it is"
+	)
+	cases := map[string]struct {
+		old, pod string
+		want     []string
+	}{
+		"a change": {
+			old:  `metadata: {annotations: {tranche.dev/gpu-fraction: "0.5"}}`,
+			pod:  `metadata: {annotations: {tranche.dev/gpu-fraction: "0.6"}}`,
+			want: []string{"frozen: annotation tranche.dev/gpu-fraction" + settled},
+		},
+		"a removal, also of all annotations": {
+			old:  `metadata: {annotations: {tranche.dev/plan: "{}", tranche.dev/gpu-memory.main: 1Gi}}`,
+			pod:  `metadata: {}`,
+			want: []string{"frozen: annotation tranche.dev/gpu-memory.main" + settled, "frozen: annotation tranche.dev/plan" + ours},
+		},
+		"an addition, also of nothing": {
+			old: `metadata: {}`,
+			pod: `metadata: {annotations: {tranche.dev/retry: "", tranche.dev/isolation: required, tranche.dev/translated-from: x}}`,
+			want: []string{
+				"frozen: annotation tranche.dev/isolation" + settled,
+				"frozen: annotation tranche.dev/retry" + ours,
+				"frozen: annotation tranche.dev/translated-from" + ours,
+			},
+		},
+		"every other one that is asked for": {
+			old: `metadata: {annotations: {tranche.dev/gpu-count: "2", tranche.dev/container: a, tranche.dev/gpu-model: x, tranche.dev/placement: spread, tranche.dev/gpu-fraction.a: "1"}}`,
+			pod: `metadata: {annotations: {tranche.dev/gpu-count: "3", tranche.dev/container: b, tranche.dev/gpu-model: y, tranche.dev/placement: binpack, tranche.dev/gpu-fraction.a: "0.5"}}`,
+			want: []string{
+				"frozen: annotation tranche.dev/container" + settled,
+				"frozen: annotation tranche.dev/gpu-count" + settled,
+				"frozen: annotation tranche.dev/gpu-fraction.a" + settled,
+				"frozen: annotation tranche.dev/gpu-model" + settled,
+				"frozen: annotation tranche.dev/placement" + settled,
+			},
+		},
+		"nothing of ours: labels, finalizers, other annotations, even on a pod that would be refused today": {
+			old: `
+metadata:
+  labels: {a: b, tranche.dev/queue: one}
+  finalizers: [batch.kubernetes.io/job-tracking]
+  annotations: {tranche.dev/gpu-fraction: nonsense, tranche.dev/plan: forged, example.com/a: b}
+spec: {containers: [{name: main, env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]}]}`,
+			pod: `
+metadata:
+  labels: {tranche.dev/queue: two}
+  deletionTimestamp: "2026-01-01T00:00:00Z"
+  annotations: {tranche.dev/gpu-fraction: nonsense, tranche.dev/plan: forged, example.com/c: d}
+spec: {containers: [{name: main, image: new, env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]}]}`,
+		},
+		"no annotations at all": {old: `metadata: {}`, pod: `metadata: {}`},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := validate.Update(parse(t, tc.old), parse(t, tc.pod))
+			if diff := cmp.Diff(tc.want, texts(got)); diff != "" {
+				t.Errorf("refusals (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEphemeralContainersMustHideGPUs(t *testing.T) {
+	old := parse(t, `spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: "1"}}}]}`)
+	with := func(env string) *corev1.Pod {
+		pod := old.DeepCopy()
+		pod.Spec.EphemeralContainers = parse(t, `spec: {ephemeralContainers: [{name: debug, env: [`+env+`]}]}`).Spec.EphemeralContainers
+		return pod
+	}
+	cases := map[string]struct {
+		pod  *corev1.Pod
+		want []string
+	}{
+		"hidden":  {pod: with(`{name: NVIDIA_VISIBLE_DEVICES, value: void}`)},
+		"visible": {pod: with(``), want: []string{"untranslated: container debug asks for no GPU but could see those of the containers beside it; set NVIDIA_VISIBLE_DEVICES=void in its env, where it is written or in the webhook that injects it"}},
+		"asking":  {pod: with(`{name: NVIDIA_VISIBLE_DEVICES, value: all}`), want: []string{"environment: container debug sets NVIDIA_VISIBLE_DEVICES, but a container sees the GPUs that it asks for and no others; remove the variable and ask with nvidia.com/gpu-share, nvidia.com/gpu or the annotation tranche.dev/gpu-fraction"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := validate.EphemeralContainers(old, mutate.Input{Pod: tc.pod, Defaults: defaults})
+			if diff := cmp.Diff(tc.want, texts(got)); diff != "" {
+				t.Errorf("refusals (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
