@@ -1,0 +1,180 @@
+package extender
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/units"
+)
+
+// Options are the settings of tranche-extender. Every field is the flag of the
+// same name.
+type Options struct {
+	// Kubeconfig is a file; empty: the service account of the pod.
+	Kubeconfig string
+	// Namespace has the lease, the Secret and the Service.
+	Namespace string
+
+	BindAddress, MetricsBindAddress string
+	Profiling                       bool
+
+	// TLSCertFile and TLSPrivateKeyFile come together, and exclude
+	// TLSSecretName.
+	TLSCertFile, TLSPrivateKeyFile string
+	TLSSecretName                  string
+	// ServiceName and DNSNames go into the certificate of TLSSecretName.
+	ServiceName        string
+	DNSNames           []string
+	ClientCAFile       string
+	AllowedClientNames []string
+
+	LeaderElect bool
+	// LeaderElectIdentity must be different for any two processes that may run
+	// at the same time. Empty: the host's name and a random part. The pod's
+	// name lets a container that was restarted lead again at once.
+	LeaderElectIdentity string
+	// LeaseDuration > RenewDeadline > RetryPeriod × 1.2.
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+
+	// HoldTimeout is how long shares are kept for a pod from Filter to Bind.
+	HoldTimeout time.Duration
+	// BindTimeout bounds one API call of a bind. Twice that must be less than
+	// the scheduler's httpTimeout, or it gives up before it gets the reason.
+	BindTimeout time.Duration
+	// ShutdownTimeout bounds how long calls may go on after SIGTERM.
+	ShutdownTimeout time.Duration
+	Placement       string
+
+	KubeAPIQPS   float32
+	KubeAPIBurst int
+	// EventQPS and RetryQPS bound events and wake-up patches per second.
+	EventQPS, RetryQPS float32
+
+	ShareResource, GPUResource string
+	SharesPerGPU               int64
+}
+
+// NewOptions returns the defaults.
+func NewOptions() *Options {
+	res := contract.DefaultResources()
+	return &Options{
+		Namespace:          "tranche-system",
+		BindAddress:        "0.0.0.0:8443",
+		MetricsBindAddress: "127.0.0.1:8080",
+		ServiceName:        leaseName,
+		AllowedClientNames: []string{"system:kube-scheduler"},
+		LeaderElect:        true,
+		LeaseDuration:      15 * time.Second,
+		RenewDeadline:      10 * time.Second,
+		RetryPeriod:        2 * time.Second,
+		HoldTimeout:        15 * time.Second,
+		BindTimeout:        2 * time.Second,
+		ShutdownTimeout:    20 * time.Second,
+		Placement:          string(contract.PlacementBinpack),
+		KubeAPIQPS:         500,
+		KubeAPIBurst:       1000,
+		EventQPS:           50,
+		RetryQPS:           50,
+		ShareResource:      string(res.Share),
+		GPUResource:        string(res.GPU),
+		SharesPerGPU:       int64(res.PerGPU),
+	}
+}
+
+// AddFlags implements program.Options.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "kubeconfig file; empty: the pod's service account")
+	fs.StringVar(&o.Namespace, "namespace", o.Namespace, "namespace of the lease, the certificate's Secret and the Service")
+	fs.StringVar(&o.BindAddress, "bind-address", o.BindAddress, "address and port of HTTPS for kube-scheduler")
+	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", o.MetricsBindAddress, "address and port of plain HTTP: /metrics, /healthz, /readyz, /v1/state")
+	fs.BoolVar(&o.Profiling, "profiling", o.Profiling, "serve /debug/pprof beside the metrics")
+
+	fs.StringVar(&o.TLSCertFile, "tls-cert-file", o.TLSCertFile, "PEM file with the serving certificate; read again when it changes")
+	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file with the serving certificate's key")
+	fs.StringVar(&o.TLSSecretName, "tls-secret-name", o.TLSSecretName, "instead of files: Secret in which the extender itself keeps a CA (ca.crt, for kube-scheduler) and a serving certificate that it renews")
+	fs.StringVar(&o.ServiceName, "service-name", o.ServiceName, "Service whose names go into the certificate of --tls-secret-name")
+	fs.StringSliceVar(&o.DNSNames, "dns-names", o.DNSNames, "more names for the certificate of --tls-secret-name, separated by commas")
+	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile, "PEM file with the CA of client certificates; read again when it changes")
+	fs.StringSliceVar(&o.AllowedClientNames, "allowed-client-names", o.AllowedClientNames, "common names of the client certificates that may call, separated by commas")
+
+	fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "answer only while holding the lease; switch off only if there is one replica for certain")
+	fs.StringVar(&o.LeaderElectIdentity, "leader-elect-identity", o.LeaderElectIdentity, "name of this process in the lease, different for each replica, such as the pod's name; empty: the host's name and a random part")
+	fs.DurationVar(&o.LeaseDuration, "leader-elect-lease-duration", o.LeaseDuration, "how long a lease holds without being renewed")
+	fs.DurationVar(&o.RenewDeadline, "leader-elect-renew-deadline", o.RenewDeadline, "how long a leader tries to renew before it ends")
+	fs.DurationVar(&o.RetryPeriod, "leader-elect-retry-period", o.RetryPeriod, "time between two tries to get or renew the lease")
+
+	fs.DurationVar(&o.HoldTimeout, "hold-timeout", o.HoldTimeout, "how long GPU shares are kept for a pod between Filter and Bind")
+	fs.DurationVar(&o.BindTimeout, "bind-timeout", o.BindTimeout, "limit of each of the at most two API calls of a bind")
+	fs.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", o.ShutdownTimeout, "how long calls may go on after SIGTERM")
+	fs.StringVar(&o.Placement, "placement", o.Placement, "binpack or spread, for pods without a wish of their own")
+
+	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", o.KubeAPIQPS, "requests per second to the API server")
+	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", o.KubeAPIBurst, "requests to the API server that may be made at once")
+	fs.Float32Var(&o.EventQPS, "event-qps", o.EventQPS, "events per second")
+	fs.Float32Var(&o.RetryQPS, "retry-qps", o.RetryQPS, "waiting pods per second that the scheduler is made to try again")
+
+	fs.StringVar(&o.ShareResource, "share-resource", o.ShareResource, "resource that counts shares of GPUs")
+	fs.StringVar(&o.GPUResource, "gpu-resource", o.GPUResource, "resource that counts whole GPUs")
+	fs.Int64Var(&o.SharesPerGPU, "shares-per-gpu", o.SharesPerGPU, "shares that one GPU is cut into; the node plugins must have the same")
+}
+
+// Validate implements program.Options.
+func (o *Options) Validate() error {
+	var problems []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			problems = append(problems, fmt.Errorf(format, args...))
+		}
+	}
+	for flag, address := range map[string]string{"bind-address": o.BindAddress, "metrics-bind-address": o.MetricsBindAddress} {
+		_, _, err := net.SplitHostPort(address)
+		check(err == nil, "--%s: %q; write an address and a port, such as 0.0.0.0:8443", flag, address)
+	}
+	check(len(validation.IsDNS1123Label(o.Namespace)) == 0, "--namespace: %q is not a namespace's name", o.Namespace)
+	check((o.TLSCertFile == "") == (o.TLSPrivateKeyFile == ""), "--tls-cert-file and --tls-private-key-file must be given together")
+	check((o.TLSCertFile == "") != (o.TLSSecretName == ""), "give either --tls-cert-file with --tls-private-key-file, or --tls-secret-name")
+	check(o.ClientCAFile != "", "--client-ca-file is required: without it nobody could call")
+	check(len(o.AllowedClientNames) > 0, "--allowed-client-names must name who may call, normally system:kube-scheduler")
+	check(o.RetryPeriod > 0 && o.RenewDeadline > o.RetryPeriod*12/10 && o.LeaseDuration > o.RenewDeadline,
+		"--leader-elect-lease-duration (%v) must be more than --leader-elect-renew-deadline (%v), and that more than 1.2 times --leader-elect-retry-period (%v)",
+		o.LeaseDuration, o.RenewDeadline, o.RetryPeriod)
+	check(o.HoldTimeout >= time.Second, "--hold-timeout: %v; write at least 1s", o.HoldTimeout)
+	check(o.BindTimeout >= time.Second, "--bind-timeout: %v; write at least 1s", o.BindTimeout)
+	check(o.ShutdownTimeout > 0, "--shutdown-timeout: %v; write a time above 0", o.ShutdownTimeout)
+	check(o.Placement == string(contract.PlacementBinpack) || o.Placement == string(contract.PlacementSpread), "--placement: %q; write binpack or spread", o.Placement)
+	check(o.KubeAPIQPS > 0 && o.KubeAPIBurst > 0, "--kube-api-qps and --kube-api-burst must be above 0")
+	check(o.EventQPS > 0 && o.RetryQPS > 0, "--event-qps and --retry-qps must be above 0")
+	for flag, name := range map[string]string{"share-resource": o.ShareResource, "gpu-resource": o.GPUResource} {
+		check(strings.Contains(name, "/") && len(validation.IsQualifiedName(name)) == 0, "--%s: %q; write a resource name with a domain, such as nvidia.com/gpu-share", flag, name)
+	}
+	check(o.ShareResource != o.GPUResource, "--share-resource and --gpu-resource must be different")
+	check(o.SharesPerGPU >= 1 && o.SharesPerGPU <= int64(units.MaxSharesPerGPU), "--shares-per-gpu: %d; write a number between 1 and %d", o.SharesPerGPU, units.MaxSharesPerGPU)
+	return errors.Join(problems...)
+}
+
+// dnsNames are the names under which kube-scheduler may call.
+func (o *Options) dnsNames() []string {
+	service := o.ServiceName + "." + o.Namespace
+	names := []string{service + ".svc", service + ".svc.cluster.local", service, o.ServiceName, "localhost"}
+	return append(names, o.DNSNames...)
+}
+
+// identity is this process's name in the lease.
+func (o *Options) identity(random string) (string, error) {
+	if o.LeaderElectIdentity != "" {
+		return o.LeaderElectIdentity, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("name of this host, for the lease: %w; give --leader-elect-identity", err)
+	}
+	return host + "_" + random, nil
+}

@@ -1,0 +1,204 @@
+package planner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/ledger"
+	"github.com/tranche-dev/tranche/pkg/units"
+)
+
+// Target is a pod and the node that the scheduler chose for it.
+type Target struct {
+	UID                   types.UID
+	Namespace, Name, Node string
+}
+
+// Reservation is what Reserve decided.
+type Reservation struct {
+	// Plan is to be written into the Binding. Nil: the node's GPUs are another
+	// device plugin's business.
+	Plan *contract.Plan
+	// Done says that the pod is bound to the node already.
+	Done bool
+}
+
+// What Reserve may answer.
+var (
+	// ErrUnknownPod: neither watch nor Filter told of the pod; read it and call
+	// again.
+	ErrUnknownPod = errors.New("the pod is not known yet")
+	// ErrInProgress: an earlier Bind of the same pod waits for the API server.
+	ErrInProgress = errors.New("an earlier bind of the pod is still waiting for the API server; it will be tried again")
+	// ErrBoundElsewhere: the pod sits on another node.
+	ErrBoundElsewhere = errors.New("the pod is already bound to another node")
+	// ErrWrongPod: the UID belongs to a pod of another name.
+	ErrWrongPod = errors.New("the UID belongs to another pod than the one named")
+)
+
+// RefusedError says that the pod does not fit on the node any more.
+type RefusedError struct{ Reason Reason }
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("node refused: %s; the scheduler will choose again", e.Reason)
+}
+
+// Reserve charges the pod for its GPUs on the node, in the place of its hold,
+// until Bound, Abort or Truth is called. pod may be nil if watch or Filter have
+// told of it. The call does not end with the client's patience: a reservation
+// that nobody knows of would never be lifted.
+func (p *Planner) Reserve(ctx context.Context, t Target, pod *view.Pod) (Reservation, error) {
+	type answer struct {
+		r   Reservation
+		err error
+	}
+	a, err := ask(context.WithoutCancel(ctx), p, func(_ context.Context, s *state, now time.Time) answer {
+		r, err := s.reserve(t, pod, now)
+		return answer{r, err}
+	})
+	if err != nil {
+		return Reservation{}, err
+	}
+	return a.r, a.err
+}
+
+func (s *state) reserve(t Target, pod *view.Pod, now time.Time) (Reservation, error) {
+	// 1. What was decided stays decided.
+	record, claimed := s.ledger.Get(t.UID)
+	if claimed && record.State == ledger.Allocated {
+		switch _, inFlight := s.binding[t.UID]; {
+		case inFlight:
+			return Reservation{}, ErrInProgress
+		case record.Node == t.Node:
+			return Reservation{Done: true}, nil
+		default:
+			return Reservation{}, ErrBoundElsewhere
+		}
+	}
+	// 2. The newest that is known of the pod.
+	pod = s.known(t.UID, pod)
+	switch {
+	case pod == nil:
+		return Reservation{}, ErrUnknownPod
+	case pod.UID != t.UID || pod.Namespace != t.Namespace || pod.Name != t.Name:
+		return Reservation{}, ErrWrongPod
+	}
+	if reason := unplaceable(pod); reason != "" {
+		return Reservation{}, &RefusedError{reason}
+	}
+	// 3. A node of another device plugin.
+	if s.foreign[t.Node] && pod.WholeOnly() {
+		s.release(t.UID, now)
+		return Reservation{}, nil
+	}
+	// 4. The hold, if it is there and its GPUs still are what they were.
+	held := claimed && record.Node == t.Node && s.prolong(record, now)
+	if !held {
+		if reason := s.hold(pod, t.Node, now); reason != "" {
+			return Reservation{}, &RefusedError{reason}
+		}
+	}
+	committed, ok := s.ledger.Commit(t.UID)
+	if !ok {
+		return Reservation{}, &RefusedError{Decided}
+	}
+	s.binding[t.UID] = t.Node
+	s.p.decided.Store(t.UID, t.Node)
+	plan := committed.Plan
+	return Reservation{Plan: &plan}, nil
+}
+
+// prolong renews a hold. It fails if one of its GPUs is gone or unhealthy now.
+func (s *state) prolong(r *ledger.Record, now time.Time) bool {
+	charges := make(map[contract.GPUUUID]units.Shares, len(r.Charges))
+	for _, c := range r.Charges {
+		charges[c.GPU] = c.Shares
+	}
+	claim := ledger.Claim{Pod: r.Pod, Node: r.Node, Charges: charges, Plan: r.Plan}
+	return s.ledger.Hold(claim, now.Add(s.p.opts.HoldTimeout)) == ""
+}
+
+// known returns the newest view of a pod: the watch's or Filter's, else the
+// one given.
+func (s *state) known(uid types.UID, given *view.Pod) *view.Pod {
+	if given != nil {
+		return given
+	}
+	if seen, ok := s.p.parsed.Get(uid); ok {
+		return seen
+	}
+	if e := s.pending[uid]; e != nil {
+		return e.pod
+	}
+	return nil
+}
+
+// confirmWithin is how long the watch may take to tell of a Binding before the
+// pod is read.
+const confirmWithin = time.Minute
+
+// Bound says that the API server accepted the Binding.
+func (p *Planner) Bound(ctx context.Context, t Target) {
+	p.conclude(ctx, func(s *state, now time.Time) {
+		delete(s.binding, t.UID)
+		// If the pod has ended meanwhile, its charge is gone and must not come
+		// back; if the watch told of the Binding, it is confirmed.
+		if r, ok := s.ledger.Get(t.UID); ok && len(r.Plan.Containers) > 0 {
+			s.unconfirmed[t.UID] = now.Add(confirmWithin)
+		}
+		s.unpend(t.UID, now)
+	})
+}
+
+// Abort says that the Binding was refused for good, so the pod holds nothing.
+func (p *Planner) Abort(ctx context.Context, t Target) {
+	p.conclude(ctx, func(s *state, now time.Time) {
+		delete(s.binding, t.UID)
+		if s.ledger.Rollback(t.UID, now) {
+			s.p.metrics.HoldReleases.WithLabelValues("bind_failed").Inc()
+			s.release(t.UID, now)
+		}
+	})
+}
+
+// Truth says what the API server knows of a pod, after a call whose outcome was
+// in doubt: pod as it is, or nil if it is gone. A pod that turns out not to be
+// bound keeps its shares as an ordinary hold, which expires: should the lost
+// call still arrive, its room is there.
+func (p *Planner) Truth(ctx context.Context, uid types.UID, pod *view.Pod) {
+	p.conclude(ctx, func(s *state, now time.Time) {
+		delete(s.binding, uid)
+		delete(s.unconfirmed, uid)
+		switch {
+		case pod == nil || pod.UID != uid:
+			s.forget(uid, now)
+		case pod.Node != "":
+			s.observe(klog.FromContext(ctx), pod, now)
+		default:
+			s.p.decided.Delete(uid)
+			s.ledger.Rollback(uid, now.Add(s.p.opts.HoldTimeout))
+		}
+	})
+}
+
+// Unknown says that not even reading the pod told what became of the Binding.
+// The charge stays until Effects.Verify has found out.
+func (p *Planner) Unknown(t Target) {
+	p.effects.Verify(ledger.Pod{UID: t.UID, Namespace: t.Namespace, Name: t.Name})
+}
+
+// conclude runs f for a caller that may be out of patience.
+func (p *Planner) conclude(ctx context.Context, f func(s *state, now time.Time)) {
+	// The only error is ErrStopped: then there is no state to be wrong.
+	_, _ = ask(context.WithoutCancel(ctx), p, func(_ context.Context, s *state, now time.Time) struct{} {
+		f(s, now)
+		return struct{}{}
+	})
+}

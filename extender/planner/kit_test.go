@@ -1,0 +1,213 @@
+package planner
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/tranche-dev/tranche/extender/internal/fixture"
+	"github.com/tranche-dev/tranche/extender/metrics"
+	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/ledger"
+	"github.com/tranche-dev/tranche/pkg/placement"
+	"github.com/tranche-dev/tranche/pkg/units"
+)
+
+// effects writes down what the planner asks for.
+type effects struct {
+	mu       sync.Mutex
+	woken    []string
+	warned   []string
+	verified []string
+}
+
+func (e *effects) Wake(pod ledger.Pod, _ uint64) { e.note(&e.woken, pod.Name) }
+func (e *effects) Warn(pod ledger.Pod, reason, message string) {
+	e.note(&e.warned, pod.Name+": "+reason+": "+message)
+}
+func (e *effects) Verify(pod ledger.Pod) { e.note(&e.verified, pod.Name) }
+
+func (e *effects) note(list *[]string, text string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	*list = append(*list, text)
+}
+
+// take returns a list and empties it.
+func (e *effects) take(list *[]string) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := *list
+	*list = nil
+	return all
+}
+
+// kit is a running planner.
+type kit struct {
+	*testing.T
+	p       *Planner
+	effects *effects
+	metrics *metrics.Metrics
+}
+
+const holdTimeout = 15 * time.Second
+
+func newPlanner(tb testing.TB, e Effects) (*Planner, *metrics.Metrics) {
+	tb.Helper()
+	m := metrics.New(prometheus.NewRegistry())
+	p, err := New(Options{
+		Resources: contract.DefaultResources(), Placement: contract.PlacementBinpack, HoldTimeout: holdTimeout, Clock: clock.RealClock{},
+	}, m, e)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p, m
+}
+
+// run runs f with a planner whose time passes only when everybody waits.
+func run(t *testing.T, f func(k *kit)) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kit{T: t, effects: &effects{}}
+		k.p, k.metrics = newPlanner(t, k.effects)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			k.p.Run(ctx)
+			close(done)
+		}()
+		f(k)
+		cancel()
+		<-done
+	})
+}
+
+func (k *kit) node(name string, gpus int) { k.inventory(name, fixture.Inventory(name, gpus)) }
+
+func (k *kit) inventory(name string, inv contract.Inventory) {
+	k.Helper()
+	k.p.ObserveNode(k.Context(), view.NodeOf(fixture.Node(k, name, inv), k.p.opts.Resources))
+	k.settled()
+}
+
+func (k *kit) observe(pods ...*corev1.Pod) {
+	k.Helper()
+	for _, pod := range pods {
+		k.p.Observe(k.Context(), view.PodOf(pod, k.p.opts.Resources))
+	}
+	k.settled()
+}
+
+func (k *kit) gone(pod *corev1.Pod) {
+	k.Helper()
+	k.p.Forget(k.Context(), pod.UID)
+	k.settled()
+}
+
+// settled waits until the planner has nothing left to do.
+func (k *kit) settled() {
+	k.Helper()
+	if err := k.p.Ping(k.Context()); err != nil {
+		k.Fatal(err)
+	}
+}
+
+// after lets time pass.
+func (k *kit) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// filter returns the reason per node, in the order asked.
+func (k *kit) filter(pod *corev1.Pod, nodes ...string) []Reason {
+	k.Helper()
+	v, err := k.p.Filter(k.Context(), pod, nodes)
+	if err != nil {
+		k.Fatal(err)
+	}
+	k.settled()
+	if v.Reasons == nil {
+		v.Reasons = make([]Reason, len(nodes))
+	}
+	return v.Reasons
+}
+
+func (k *kit) prioritize(pod *corev1.Pod, nodes ...string) []int64 {
+	k.Helper()
+	priorities, err := k.p.Prioritize(k.Context(), pod, nodes)
+	if err != nil {
+		k.Fatal(err)
+	}
+	return priorities
+}
+
+func target(pod *corev1.Pod, node string) Target {
+	return Target{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: node}
+}
+
+func (k *kit) reserve(pod *corev1.Pod, node string) (Reservation, error) {
+	k.Helper()
+	return k.p.Reserve(k.Context(), target(pod, node), nil)
+}
+
+// place takes a pod all the way to its Binding.
+func (k *kit) place(pod *corev1.Pod, node string) *contract.Plan {
+	k.Helper()
+	k.filter(pod, node)
+	r, err := k.reserve(pod, node)
+	if err != nil {
+		k.Fatal(err)
+	}
+	k.p.Bound(k.Context(), target(pod, node))
+	return r.Plan
+}
+
+// charged returns a GPU's shares: allocated, held.
+func (k *kit) charged(node string, gpu int) [2]units.Shares {
+	k.Helper()
+	k.settled()
+	for _, g := range k.p.Snapshot().Ledger.Node(node).GPUs() {
+		if g.Facts.UUID == fixture.GPU(node, gpu) {
+			return [2]units.Shares{g.Allocated, g.Held}
+		}
+	}
+	k.Fatalf("node %s has no GPU %d", node, gpu)
+	return [2]units.Shares{}
+}
+
+func (k *kit) wantCharged(node string, gpu int, allocated, held units.Shares) {
+	k.Helper()
+	if got := k.charged(node, gpu); got != [2]units.Shares{allocated, held} {
+		k.Errorf("GPU %d of %s: allocated and held %v, want [%d %d]", gpu, node, got, allocated, held)
+	}
+}
+
+func (k *kit) overcommitted() int { return k.p.Snapshot().Ledger.Totals().Overcommitted }
+
+func grant(gpu contract.GPUUUID, s units.Shares) contract.Grant {
+	return contract.Grant{GPU: gpu, Shares: s, MemoryMiB: units.MemoryForShares(s, fixture.MemoryMiB, units.DefaultSharesPerGPU)}
+}
+
+func one(gpu contract.GPUUUID, s units.Shares) map[string]contract.Grant {
+	return map[string]contract.Grant{"c0": grant(gpu, s)}
+}
+
+type (
+	testPod = corev1.Pod
+	testUID = types.UID
+)
+
+// refusedAt is the command that Filter leaves when it refuses pod everywhere.
+func refusedAt(pod *view.Pod, seen uint64) func(context.Context, *state, time.Time) bool {
+	return func(_ context.Context, s *state, now time.Time) bool {
+		s.refused(pod, placement.NotEnoughFree, []string{"a"}, seen, now)
+		return true
+	}
+}

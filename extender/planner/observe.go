@@ -1,0 +1,195 @@
+package planner
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/ledger"
+)
+
+// Observe tells of a pod as the API server shows it. It does not wait for the
+// effect; calls of one goroutine take effect in order.
+func (p *Planner) Observe(ctx context.Context, pod *view.Pod) {
+	p.event(ctx, func(log logr.Logger, s *state, now time.Time) { s.observe(log, pod, now) })
+}
+
+// Forget tells that a pod is gone from the API server.
+func (p *Planner) Forget(ctx context.Context, uid types.UID) {
+	p.event(ctx, func(_ logr.Logger, s *state, now time.Time) { s.forget(uid, now) })
+}
+
+// ObserveNode tells of a node.
+func (p *Planner) ObserveNode(ctx context.Context, node *view.Node) {
+	p.event(ctx, func(log logr.Logger, s *state, now time.Time) { s.observeNode(log, node, now) })
+}
+
+// ForgetNode tells that a node is gone. Its pods' charges stay until they are
+// gone as well.
+func (p *Planner) ForgetNode(ctx context.Context, name string) {
+	p.event(ctx, func(log logr.Logger, s *state, now time.Time) { s.observeNode(log, &view.Node{Name: name}, now) })
+}
+
+// Rebuilt tells that everything that exists has been observed, and returns when
+// that has taken effect.
+func (p *Planner) Rebuilt(ctx context.Context) error {
+	_, err := ask(ctx, p, func(context.Context, *state, time.Time) struct{} {
+		return struct{}{}
+	})
+	if err == nil {
+		p.live.Store(true)
+	}
+	return err
+}
+
+// Live says whether Rebuilt was called: before, the ledger is incomplete.
+func (p *Planner) Live() bool { return p.live.Load() }
+
+func (p *Planner) event(ctx context.Context, f func(log logr.Logger, s *state, now time.Time)) {
+	// Errors mean that ctx has ended or the planner has: nobody decides then.
+	_ = p.send(ctx, func(ctx context.Context, s *state, now time.Time) func() {
+		f(klog.FromContext(ctx), s, now)
+		return nil
+	})
+}
+
+func (s *state) observe(log logr.Logger, pod *view.Pod, now time.Time) {
+	switch {
+	case pod.Ended:
+		s.forget(pod.UID, now)
+	case pod.Node == "":
+		// Never a reason to release anything: the news may be older than our
+		// own Binding.
+		e := s.touch(pod, now)
+		e.show(pod)
+		e.watched = true
+		if pod.Deleting && e.waiting {
+			e.waiting = false
+			s.waitingChanged = true
+		}
+	default:
+		s.allocate(log, pod, now)
+	}
+}
+
+// forget ends everything about a pod.
+func (s *state) forget(uid types.UID, now time.Time) {
+	s.release(uid, now)
+	s.unpend(uid, now)
+	s.p.parsed.Remove(uid)
+	s.forgetUnplanned(uid)
+}
+
+// unpend ends what is remembered of a pod only until it is bound.
+func (s *state) unpend(uid types.UID, now time.Time) {
+	e := s.pending[uid]
+	if e == nil {
+		return
+	}
+	delete(s.pending, uid)
+	s.waitingChanged = s.waitingChanged || e.waiting
+	if s.woken[uid] != nil {
+		// What was left free for it is for others, unless it was taken.
+		s.gain(e.wokenFor, now)
+		delete(s.woken, uid)
+	}
+}
+
+// allocate charges a bound pod by the plan that it carries.
+func (s *state) allocate(log logr.Logger, pod *view.Pod, now time.Time) {
+	s.unpend(pod.UID, now)
+	s.p.parsed.Remove(pod.UID)
+	delete(s.unconfirmed, pod.UID)
+	if pod.Plan == nil {
+		s.observeUnplanned(log, pod, now)
+		return
+	}
+	s.forgetUnplanned(pod.UID)
+	before, had := s.ledger.Get(pod.UID)
+	if s.ledger.Allocate(charges(*pod.Plan, pod)) {
+		s.displace(log, pod.Node, now)
+	}
+	if had && before.Node != pod.Node {
+		s.gain(before.Node, now)
+		s.forgetSwap(before.Node, pod.UID)
+	}
+	if pod.Devices != nil {
+		s.observeDevices(log, pod, now)
+	}
+}
+
+func (s *state) observeNode(log logr.Logger, node *view.Node, now time.Time) {
+	if foreign := node.Foreign(); foreign != s.foreign[node.Name] {
+		s.foreignChanged = true
+		if foreign {
+			s.foreign[node.Name] = true
+		} else {
+			delete(s.foreign, node.Name)
+		}
+	}
+	if before := s.broken[node.Name]; node.Problem != before {
+		delete(s.broken, node.Name)
+		if node.Problem != "" {
+			s.broken[node.Name] = node.Problem
+			log.Error(nil, "Inventory of a node cannot be read, so it gets no GPU pods", "node", node.Name, "problem", node.Problem)
+		}
+	}
+	if node.Inventory == nil {
+		if s.ledger.RemoveNode(node.Name) {
+			log.Info("Node has no GPU inventory any more", "node", node.Name)
+		}
+		return
+	}
+	if !s.ledger.SetNode(node.Name, *node.Inventory) {
+		return
+	}
+	log.V(2).Info("Node inventory changed", "node", node.Name, "gpus", len(node.Inventory.GPUs))
+	s.gain(node.Name, now)
+	s.displace(log, node.Name, now)
+	for _, u := range s.unplanned[node.Name] {
+		s.chargeUnplanned(log, u, now)
+	}
+}
+
+// sweep looks for what no event will ever tell.
+func (s *state) sweep(now time.Time) {
+	// 1. Pods that were bound and gone between two lists of the watch.
+	for uid, due := range s.unconfirmed {
+		r, ok := s.ledger.Get(uid)
+		switch {
+		case !ok:
+			delete(s.unconfirmed, uid)
+		case !now.Before(due):
+			s.unconfirmed[uid] = now.Add(confirmWithin)
+			s.p.effects.Verify(r.Pod)
+		}
+	}
+	// 2. Pods that only Filter told of.
+	for uid, e := range s.pending {
+		if !e.watched && now.Sub(e.touched) > forgetAfter {
+			s.unpend(uid, now)
+		}
+	}
+	// 3. Room that nobody can have missed any more.
+	for node, g := range s.recent {
+		if now.Sub(g.at) > sweepEvery {
+			delete(s.recent, node)
+		}
+	}
+	// 4. Bindings that the scheduler must have heard of by now.
+	s.p.decided.Range(func(key, _ any) bool {
+		uid, _ := key.(types.UID)
+		if r, ok := s.ledger.Get(uid); !ok || r.State == ledger.Allocated && len(r.Plan.Containers) == 0 {
+			s.p.decided.Delete(uid)
+		}
+		return true
+	})
+}
+
+// forgetAfter is how long a pod that the watch never showed is remembered; the
+// scheduler asks again within minutes for whatever exists.
+const forgetAfter = 10 * time.Minute

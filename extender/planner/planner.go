@@ -1,0 +1,214 @@
+package planner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/tranche-dev/tranche/extender/metrics"
+	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/ledger"
+	"github.com/tranche-dev/tranche/pkg/placement"
+)
+
+// Options are the planner's settings.
+type Options struct {
+	Resources contract.Resources
+	// Placement applies to pods without a wish of their own.
+	Placement contract.Placement
+	// HoldTimeout is how long a pod may hold shares without being bound. It
+	// must be longer than the scheduler takes from Filter to Bind.
+	HoldTimeout time.Duration
+	Clock       clock.WithTicker
+}
+
+// Effects are what the planner wants done outside. None of them may block.
+type Effects interface {
+	// Wake makes the scheduler try the pod again; version is the ledger's.
+	Wake(pod ledger.Pod, version uint64)
+	// Warn puts a Warning event on the pod.
+	Warn(pod ledger.Pod, reason, message string)
+	// Verify reads the pod from the API server, however often that takes, and
+	// answers with Truth.
+	Verify(pod ledger.Pod)
+}
+
+// Planner is the handle to the goroutine. All methods may be called by any
+// goroutine.
+type Planner struct {
+	opts    Options
+	metrics *metrics.Metrics
+	effects Effects
+
+	commands chan command
+	stopped  chan struct{}
+	snapshot atomic.Pointer[Snapshot]
+	// parsed holds what Filter saw of recent pods: Prioritize and Bind of the
+	// same pod follow, and the informer may be behind.
+	parsed *lru.Cache[types.UID, *view.Pod]
+	// decided holds the node of pods whose Binding is on its way or not long
+	// ago (string by types.UID). Only the owner writes; Filter reads, to keep
+	// such a pod where it is.
+	decided sync.Map
+
+	// live is whether Observe and ObserveNode have told of everything once.
+	live atomic.Bool
+}
+
+// command changes the state and returns what to do when the change is visible
+// to readers, or nil.
+type command func(ctx context.Context, s *state, now time.Time) (reply func())
+
+// ErrStopped is returned by calls after Run has ended.
+var ErrStopped = errors.New("the planner has stopped")
+
+// parsedPods bounds Planner.parsed: more pods than a scheduler has between
+// Filter and Bind.
+const parsedPods = 8192
+
+// commandBatch bounds how many commands share one snapshot.
+const commandBatch = 256
+
+// tick is how often expiry and wake-ups are looked at.
+const tick = 100 * time.Millisecond
+
+// New returns a planner without nodes and pods. Call Run.
+func New(opts Options, m *metrics.Metrics, effects Effects) (*Planner, error) {
+	parsed, err := lru.New[types.UID, *view.Pod](parsedPods)
+	if err != nil {
+		return nil, fmt.Errorf("parsed pods: %w", err)
+	}
+	p := &Planner{
+		opts: opts, metrics: m, effects: effects, parsed: parsed,
+		commands: make(chan command, commandBatch),
+		stopped:  make(chan struct{}),
+	}
+	p.snapshot.Store(&Snapshot{Ledger: ledger.New().Snapshot()})
+	return p, nil
+}
+
+// Run owns the state until ctx ends. It must be called once.
+func (p *Planner) Run(ctx context.Context) {
+	defer close(p.stopped)
+	s := newState(p)
+	ticker := p.opts.Clock.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case c := <-p.commands:
+			p.batch(ctx, s, c)
+		case <-ticker.C():
+			s.tick(klog.FromContext(ctx), p.opts.Clock.Now())
+			p.publish(s)
+		}
+	}
+}
+
+// batch runs first and whatever waits behind it, makes the result visible, and
+// answers. Answers come last so that whoever got one sees its effect.
+func (p *Planner) batch(ctx context.Context, s *state, first command) {
+	replies := make([]func(), 0, 8)
+	run := func(c command) {
+		if reply := c(ctx, s, p.opts.Clock.Now()); reply != nil {
+			replies = append(replies, reply)
+		}
+	}
+	run(first)
+	for range commandBatch - 1 {
+		select {
+		case c := <-p.commands:
+			run(c)
+			continue
+		default:
+		}
+		break
+	}
+	p.publish(s)
+	for _, reply := range replies {
+		reply()
+	}
+}
+
+// send hands c over without waiting for its effect.
+func (p *Planner) send(ctx context.Context, c command) error {
+	select {
+	case p.commands <- c:
+		return nil
+	case <-p.stopped:
+		return ErrStopped
+	case <-ctx.Done():
+		return fmt.Errorf("planner: %w", ctx.Err())
+	}
+}
+
+// ask runs f as a command and waits for its result. If ctx ends first, f may
+// run nevertheless.
+func ask[T any](ctx context.Context, p *Planner, f func(ctx context.Context, s *state, now time.Time) T) (T, error) {
+	answer := make(chan T, 1)
+	err := p.send(ctx, func(ctx context.Context, s *state, now time.Time) func() {
+		v := f(ctx, s, now)
+		return func() { answer <- v }
+	})
+	var none T
+	if err != nil {
+		return none, err
+	}
+	select {
+	case v := <-answer:
+		return v, nil
+	case <-p.stopped:
+		return none, ErrStopped
+	case <-ctx.Done():
+		return none, fmt.Errorf("planner: %w", ctx.Err())
+	}
+}
+
+// Ping returns nil if the goroutine answers before ctx ends.
+func (p *Planner) Ping(ctx context.Context) error {
+	_, err := ask(ctx, p, func(context.Context, *state, time.Time) struct{} { return struct{}{} })
+	return err
+}
+
+// view returns what is to be known of pod, nil if it uses no GPU. Parsing is
+// remembered per object, not per pod: annotations of a pending pod may change.
+func (p *Planner) view(pod *corev1.Pod) *view.Pod {
+	if v, ok := p.parsed.Get(pod.UID); ok && pod.UID != "" && pod.ResourceVersion != "" && v.ResourceVersion == pod.ResourceVersion {
+		return v
+	}
+	v := view.PodOf(pod, p.opts.Resources)
+	if v != nil && v.UID != "" {
+		p.parsed.Add(v.UID, v)
+	}
+	return v
+}
+
+// query prepares the question whether and how pod fits.
+func (p *Planner) query(pod *view.Pod) *placement.Query {
+	policy := p.opts.Placement
+	if pod.Request.Placement != "" {
+		policy = pod.Request.Placement
+	}
+	return placement.New(pod.Request, placement.Options{
+		Policy: placement.For(policy), Without: pod.UID, PerGPU: p.opts.Resources.PerGPU,
+	})
+}
+
+// ref is the ledger's name for pod.
+func ref(pod *view.Pod) ledger.Pod {
+	return ledger.Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// Stopped is closed when Run has ended.
+func (p *Planner) Stopped() <-chan struct{} { return p.stopped }

@@ -1,0 +1,55 @@
+package planner
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/tranche-dev/tranche/pkg/placement"
+)
+
+// Prioritize rates nodes for pod, 0 to 10, and holds the pod's GPUs on the one
+// node that gets 10. priorities[i] belongs to nodes[i]. Nodes of another device
+// plugin get 0: nothing is known of their GPUs.
+func (p *Planner) Prioritize(ctx context.Context, pod *corev1.Pod, nodes []string) ([]int64, error) {
+	priorities := make([]int64, len(nodes))
+	v := p.view(pod)
+	if v == nil || unplaceable(v) != "" {
+		return priorities, nil
+	}
+	if node, ok := p.decided.Load(v.UID); ok {
+		for i, name := range nodes {
+			if name == node {
+				priorities[i] = placement.MaxPriority
+			}
+		}
+		return priorities, nil
+	}
+	snapshot := p.snapshot.Load()
+	query := p.query(v)
+	fits := make([]string, 0, len(nodes))
+	scores := make([]int64, 0, len(nodes))
+	at := make([]int, 0, len(nodes))
+	for i, name := range nodes {
+		if score, reason := query.Score(snapshot.Ledger.Node(name)); reason == "" {
+			fits, scores, at = append(fits, name), append(scores, score), append(at, i)
+		}
+	}
+	best := placement.Best(fits, scores)
+	if best < 0 {
+		return priorities, nil
+	}
+	for i, priority := range placement.Priorities(fits, scores) {
+		priorities[at[i]] = priority
+	}
+	reason, err := ask(ctx, p, func(_ context.Context, s *state, now time.Time) Reason { return s.hold(v, fits[best], now) })
+	if err != nil {
+		return nil, err
+	}
+	// Without a hold the pod is planned when it is bound: another pod was
+	// quicker, and the scheduler may still find room beside it.
+	klog.FromContext(ctx).V(2).Info("Prioritized", "pod", klog.KObj(pod), "nodes", len(nodes), "best", fits[best], "held", reason == "")
+	return priorities, nil
+}

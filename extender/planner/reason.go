@@ -1,0 +1,109 @@
+package planner
+
+import (
+	"slices"
+
+	"github.com/tranche-dev/tranche/pkg/placement"
+)
+
+// Reason says why a pod may not go to a node; empty: it may. Reasons are the
+// fixed texts of package placement and the ones below. The scheduler writes
+// them into the pod's status, where a changing text would make it try the pod
+// again for ever.
+type Reason = placement.Reason
+
+// The planner's own reasons.
+const (
+	// Invalid: view.Pod.Problem is set; the pod's event tells the details.
+	Invalid Reason = "the pod's GPU request is invalid, see the pod's events"
+	// Deleting: GPUs for a pod that is on its way out would be wasted.
+	Deleting Reason = "the pod is being deleted"
+	// Decided: a Binding to another node is done or on its way.
+	Decided Reason = "the pod already has its GPUs on another node"
+)
+
+// reasonText is what is known of a reason besides its text.
+type reasonText struct {
+	reason Reason
+	// label stands for it in metrics, advice after it in the pod's event.
+	label, advice string
+}
+
+const (
+	comesFree = "It is tried again as soon as enough becomes free."
+	cannotBe  = "Waiting will not help: "
+)
+
+// reasons are in the order of hope: a pod that nodes refuse for different
+// reasons waits for the last of them.
+var reasons = []reasonText{
+	{Invalid, "Invalid", ""},
+	{Deleting, "Deleting", ""},
+	{Decided, "Decided", ""},
+	{placement.Malformed, "Malformed", cannotBe + "correct the pod's limits and tranche.dev annotations."},
+	{placement.NoInventory, "NoInventory", "None of the nodes that the scheduler offered has GPUs under Tranche; label GPU nodes with tranche.dev/node=true, and look at the node plugin's pods."},
+	{placement.OtherGrain, "OtherGrain", "An administrator must set the same number of shares per GPU for extender and node plugin."},
+	{placement.NoGPUs, "NoGPUs", "Look at the node plugin's log on the nodes that should have GPUs."},
+	{placement.NoSuchModel, "NoSuchModel", cannotBe + "compare the annotation tranche.dev/gpu-model with the models in the nodes' annotation tranche.dev/gpus."},
+	{placement.NoIsolation, "NoIsolation", cannotBe + "remove the annotation tranche.dev/isolation, or use nodes that enforce GPU memory limits."},
+	{placement.TooBig, "TooBig", cannotBe + "ask for less GPU memory, or for several GPUs with the annotation tranche.dev/gpu-count."},
+	{placement.TooFewGPUs, "TooFewGPUs", cannotBe + "ask for fewer GPUs."},
+	{placement.TooBigTogether, "TooBigTogether", cannotBe + "let the pod's containers ask for less."},
+	{placement.Unhealthy, "Unhealthy", "It is tried again as soon as a GPU recovers."},
+	{placement.NoWholeGPU, "NoWholeGPU", comesFree},
+	{placement.NotEnoughFree, "NotEnoughFree", comesFree},
+	{placement.NotEnoughGPUs, "NotEnoughGPUs", comesFree},
+	{placement.NotTogether, "NotTogether", comesFree},
+}
+
+// hope ranks a reason; unknown ones last, so that a new one is not hidden.
+func hope(r Reason) int {
+	i := slices.IndexFunc(reasons, func(t reasonText) bool { return t.reason == r })
+	if i < 0 {
+		return len(reasons)
+	}
+	return i
+}
+
+// Label returns the word for r in metrics.
+func Label(r Reason) string {
+	if i := hope(r); i < len(reasons) {
+		return reasons[i].label
+	}
+	return "Other"
+}
+
+// Message returns the sentence about r for the pod's event; like r, it is the
+// same for all pods.
+func Message(r Reason) string {
+	i := hope(r)
+	if i == len(reasons) || reasons[i].advice == "" {
+		return "No node can take the pod: " + string(r) + "."
+	}
+	return "No node can take the pod: " + string(r) + ". " + reasons[i].advice
+}
+
+// tally finds out for which reason a pod waits, among those of many nodes.
+type tally struct {
+	// seen remembers ranks, since thousands of nodes share a few reasons.
+	seen map[Reason]int
+	best Reason
+	rank int
+}
+
+func (t *tally) add(r Reason) {
+	if r == t.best {
+		return
+	}
+	rank, ok := t.seen[r]
+	if !ok {
+		if t.seen == nil {
+			t.seen = map[Reason]int{}
+		}
+		rank = hope(r)
+		t.seen[r] = rank
+	}
+	if t.best == "" || rank > t.rank {
+		t.best, t.rank = r, rank
+	}
+}

@@ -1,0 +1,176 @@
+package planner
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/ledger"
+	"github.com/tranche-dev/tranche/pkg/placement"
+)
+
+// state is what the planner's goroutine owns. Nobody else touches it.
+type state struct {
+	p      *Planner
+	ledger *ledger.Ledger
+
+	// foreign are nodes whose GPUs belong to another device plugin;
+	// foreignShared is the copy that readers have.
+	foreign, foreignShared map[string]bool
+	foreignChanged         bool
+	// broken are nodes whose inventory cannot be read, with the reason.
+	broken map[string]string
+
+	// pending are GPU pods that are not bound, as far as anybody told us.
+	pending map[types.UID]*pending
+	// binding are pods whose Binding is on its way, with their node.
+	binding map[types.UID]string
+	// unconfirmed are pods whose Binding the API server accepted and of which
+	// the watch has not told yet, with the time to ask if it never does.
+	unconfirmed map[types.UID]time.Time
+	// unplanned are bound GPU pods without a usable plan, by node; they are
+	// looked at again when the node's inventory appears.
+	unplanned   map[string]map[types.UID]*unplanned
+	unplannedOn map[types.UID]string
+	// swaps are what the kubelet says it gave to pods of a node, where the
+	// ledger does not follow yet; see adopt.
+	swaps map[string]*swap
+
+	// gained are nodes that may have more room than when pods were refused;
+	// recent remembers since which ledger version, for refusals that are based
+	// on an older snapshot.
+	gained map[string]bool
+	recent map[string]gain
+	// woken are the pending pods that were woken and have not answered.
+	woken map[types.UID]*pending
+	// nextWake keeps waking from taking more than a small part of the time.
+	nextWake time.Time
+	// nextSweep is when housekeeping is due.
+	nextSweep time.Time
+	// waitingChanged says that the gauges of waiting pods are out of date.
+	waitingChanged bool
+}
+
+// pending is a GPU pod that is not bound.
+type pending struct {
+	pod *view.Pod
+	// shape is equal for pods that fit in the same places.
+	shape string
+	// watched says that the informer told of it and so will tell of its end.
+	// Others are forgotten some time after touched.
+	watched bool
+	touched time.Time
+
+	// waiting says that the pod was refused everywhere, for reason, since.
+	waiting bool
+	reason  Reason
+	since   time.Time
+	// reported is the last event's text, reportedAt its time: one event per
+	// change, and again before the API server forgets it.
+	reported   string
+	reportedAt time.Time
+
+	// woken is when the pod was last made to be tried again, zero if that has
+	// been answered; wokenFor is the node with room for it. After wake-ups in
+	// vain it is left alone until quiet.
+	woken    time.Time
+	wokenFor string
+	vain     int
+	quiet    time.Time
+}
+
+func newState(p *Planner) *state {
+	return &state{
+		p: p, ledger: ledger.New(),
+		foreign: map[string]bool{}, broken: map[string]string{},
+		pending: map[types.UID]*pending{}, binding: map[types.UID]string{}, unconfirmed: map[types.UID]time.Time{},
+		unplanned: map[string]map[types.UID]*unplanned{}, unplannedOn: map[types.UID]string{}, swaps: map[string]*swap{},
+		gained: map[string]bool{}, recent: map[string]gain{}, woken: map[types.UID]*pending{},
+	}
+}
+
+// sweepEvery is how often what was missed is looked for.
+const sweepEvery = 10 * time.Second
+
+// tick does what time alone asks for.
+func (s *state) tick(log logr.Logger, now time.Time) {
+	for _, r := range s.ledger.Expire(now) {
+		s.p.metrics.HoldReleases.WithLabelValues("expired").Inc()
+		log.V(2).Info("Hold expired", "pod", klog.KRef(r.Pod.Namespace, r.Pod.Name), "node", r.Node)
+		s.gain(r.Node, now)
+	}
+	s.settleSwaps(log, now)
+	s.wake(log, now)
+	if !now.Before(s.nextSweep) {
+		s.nextSweep = now.Add(sweepEvery)
+		s.sweep(now)
+	}
+	if s.waitingChanged {
+		s.waitingChanged = false
+		s.gaugeWaiting()
+	}
+}
+
+// hold plans pod on node and holds it there. The reason is empty if it does.
+func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
+	if r, ok := s.ledger.Get(pod.UID); ok && r.State == ledger.Allocated {
+		if r.Node == node {
+			return ""
+		}
+		return Decided
+	}
+	plan, reason := s.p.query(pod).Plan(s.ledger.Node(node))
+	if reason != "" {
+		return reason
+	}
+	before, held := s.ledger.Get(pod.UID)
+	refusal := s.ledger.Hold(ledger.Claim{Pod: ref(pod), Node: node, Charges: plan.Charges(pod.Roles), Plan: plan}, now.Add(s.p.opts.HoldTimeout))
+	if refusal != "" {
+		// The plan was made from this very ledger, so this is a contradiction
+		// between placement and ledger; the ledger is the careful one.
+		return placement.NotTogether
+	}
+	if held && before.Node != node {
+		s.gain(before.Node, now)
+	}
+	s.touch(pod, now).settle(s, node, now)
+	return ""
+}
+
+// release ends a pod's claim, if it has one.
+func (s *state) release(uid types.UID, now time.Time) {
+	delete(s.unconfirmed, uid)
+	s.p.decided.Delete(uid)
+	if r, ok := s.ledger.Release(uid); ok {
+		s.gain(r.Node, now)
+		s.forgetSwap(r.Node, uid)
+	}
+}
+
+// touch returns the entry of a pod that somebody spoke of.
+func (s *state) touch(pod *view.Pod, now time.Time) *pending {
+	e := s.pending[pod.UID]
+	if e == nil {
+		e = &pending{}
+		s.pending[pod.UID] = e
+		e.show(pod)
+	}
+	e.touched = now
+	return e
+}
+
+// show puts a newer view of the pod in place.
+func (e *pending) show(pod *view.Pod) {
+	e.pod = pod
+	e.shape = fmt.Sprint(pod.Request)
+}
+
+// charges is what a plan costs.
+func charges(plan contract.Plan, pod *view.Pod) ledger.Claim {
+	return ledger.Claim{Pod: ref(pod), Node: pod.Node, Charges: plan.Charges(pod.Roles)}
+}

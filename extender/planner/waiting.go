@@ -1,0 +1,93 @@
+package planner
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tranche-dev/tranche/extender/view"
+)
+
+// The reasons of events.
+const (
+	eventInvalid     = "InvalidGPURequest"
+	eventUnavailable = "GPUUnavailable"
+	eventUnplanned   = "UnplannedGPU"
+)
+
+// refused notes that no node of a Filter call took pod. offered are the nodes
+// asked about, at the ledger's version seen.
+func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uint64, now time.Time) {
+	if reason == Deleting || reason == Decided {
+		return // nothing to wait for
+	}
+	e := s.touch(pod, now)
+	e.show(pod)
+	if !e.waiting {
+		e.waiting, e.since = true, now
+	}
+	e.reason = reason
+	s.waitingChanged = true
+	s.report(e, now)
+	s.answerWake(e, offered, now)
+	s.missed(seen)
+}
+
+// reportAgain is well below an hour, after which the API server drops events: a
+// pod that waits for a day must still say why.
+const reportAgain = 40 * time.Minute
+
+// report puts an event on the pod if there is something new to say.
+func (s *state) report(e *pending, now time.Time) {
+	kind, text := eventUnavailable, Message(e.reason)
+	if e.reason == Invalid {
+		kind, text = eventInvalid, e.pod.Problem
+	}
+	if e.reported == text && now.Sub(e.reportedAt) < reportAgain {
+		return
+	}
+	e.reported, e.reportedAt = text, now
+	s.p.effects.Warn(ref(e.pod), kind, text)
+}
+
+// settle notes that the pod got a place on node, at least for now.
+func (e *pending) settle(s *state, node string, now time.Time) {
+	if e.waiting {
+		e.waiting = false
+		s.waitingChanged = true
+	}
+	if s.woken[e.pod.UID] != nil {
+		if e.wokenFor != node {
+			s.gain(e.wokenFor, now)
+		}
+		s.answered(e)
+	}
+}
+
+// gaugeWaiting sets the gauges of waiting pods.
+func (s *state) gaugeWaiting() {
+	counts := map[string]int{}
+	for _, e := range s.pending {
+		if e.waiting {
+			counts[Label(e.reason)]++
+		}
+	}
+	for _, r := range reasons {
+		if n := counts[r.label]; n > 0 {
+			s.p.metrics.Waiting.WithLabelValues(r.label).Set(float64(n))
+		} else {
+			s.p.metrics.Waiting.DeleteLabelValues(r.label)
+		}
+	}
+}
+
+// waitingPods returns who waits, the oldest first.
+func (s *state) waitingPods() []*pending {
+	var list []*pending
+	for _, e := range s.pending {
+		if e.waiting {
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(a, b *pending) int { return older(a.pod, b.pod) })
+	return list
+}

@@ -1,0 +1,222 @@
+package planner
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/tranche-dev/tranche/extender/internal/fixture"
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/ledger"
+	"github.com/tranche-dev/tranche/pkg/placement"
+)
+
+func (k *kit) record(pod *corev1.Pod) (*ledger.Record, bool) {
+	k.Helper()
+	for n := range k.p.Snapshot().Ledger.Nodes() {
+		for _, r := range n.Claims() {
+			if r.Pod.UID == pod.UID {
+				return r, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// woken lets the planner's tick pass and returns whom it woke.
+func (k *kit) woken() []string {
+	k.after(2 * tick)
+	return k.effects.take(&k.effects.woken)
+}
+
+func TestEventOncePerChangeOfReason(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		k.place(fixture.Pod("x", "60"), "a")
+		pod := fixture.Pod("p", "50")
+		for range 3 {
+			k.filter(pod, "a")
+		}
+		want := []string{"p: GPUUnavailable: " + Message(placement.NotEnoughFree)}
+		if diff := cmp.Diff(want, k.effects.take(&k.effects.warned)); diff != "" {
+			k.Errorf("events (-want +got):\n%s", diff)
+		}
+		// The API server has forgotten it, though the pod still waits.
+		k.observe(pod)
+		k.after(time.Hour)
+		k.filter(pod, "a")
+		if diff := cmp.Diff(want, k.effects.take(&k.effects.warned)); diff != "" {
+			k.Errorf("events (-want +got):\n%s", diff)
+		}
+		pod.Annotations[contract.ModelAnnotation] = "B200"
+		pod.ResourceVersion = "2"
+		for range 3 {
+			k.filter(pod, "a")
+		}
+		want = []string{"p: GPUUnavailable: " + Message(placement.NoSuchModel)}
+		if diff := cmp.Diff(want, k.effects.take(&k.effects.warned)); diff != "" {
+			k.Errorf("events (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestEventOfABrokenRequestSaysWhatToWrite(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		k.filter(fixture.Pod("p", "101"), "a")
+		got := k.effects.take(&k.effects.warned)
+		if len(got) != 1 || !strings.HasPrefix(got[0], "p: InvalidGPURequest: ") || !strings.Contains(got[0], "write at most 100") {
+			k.Errorf("events %q", got)
+		}
+	})
+}
+
+func TestWakesOldestFirstAndNoMoreThanFit(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		full := fixture.Bound(k, fixture.Pod("x", "100"), "a", one(fixture.GPU("a", 0), 100))
+		k.observe(full)
+		var pods []*corev1.Pod
+		for i, name := range []string{"third", "second", "big", "first"} {
+			limit := "40"
+			if name == "big" {
+				limit = "70"
+			}
+			pods = append(pods, fixture.Created(fixture.Pod(name, limit), time.Duration(10-i)*time.Second))
+		}
+		for _, pod := range pods {
+			k.filter(pod, "a")
+		}
+		if got := k.woken(); got != nil {
+			k.Errorf("woken without reason: %v", got)
+		}
+		k.gone(full)
+		if diff := cmp.Diff([]string{"first", "second"}, k.woken()); diff != "" {
+			k.Errorf("woken (-want +got):\n%s", diff)
+		}
+		// More room for more pods; who was woken is not woken again.
+		k.node("b", 1)
+		if diff := cmp.Diff([]string{"big"}, k.woken()); diff != "" {
+			k.Errorf("woken (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestWakesWhenRoomAppears(t *testing.T) {
+	pod := fixture.Pod("p", "60")
+	cases := map[string]func(k *kit){
+		"a hold expires": func(k *kit) { k.after(holdTimeout) },
+		"a hold moves":   func(k *kit) { k.node("b", 1); k.filter(fixture.Pod("h", "60"), "b") },
+		"a bind fails": func(k *kit) {
+			h := fixture.Pod("h", "60")
+			_, _ = k.reserve(h, "a")
+			k.p.Abort(k.Context(), target(h, "a"))
+		},
+		"the holder goes":     func(k *kit) { k.gone(fixture.Pod("h")) },
+		"a node joins":        func(k *kit) { k.node("b", 1) },
+		"a node gets more":    func(k *kit) { k.node("a", 2) },
+		"a sick GPU recovers": func(k *kit) { k.inventory("s", fixture.Inventory("s", 1)) },
+		"a pod of another end": func(k *kit) {
+			k.observe(ended(fixture.Bound(k, fixture.Pod("y", "60"), "y", one(fixture.GPU("y", 0), 60)), corev1.PodSucceeded))
+		},
+	}
+	for name, cause := range cases {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(k *kit) {
+				k.node("a", 1)
+				k.node("y", 1)
+				k.inventory("s", unhealthy("s"))
+				k.observe(fixture.Bound(k, fixture.Pod("y", "60"), "y", one(fixture.GPU("y", 0), 60)))
+				k.filter(fixture.Pod("h", "60"), "a")
+				k.filter(pod, "a", "y", "s")
+				if got := k.woken(); got != nil {
+					k.Errorf("woken without reason: %v", got)
+				}
+				cause(k)
+				if diff := cmp.Diff([]string{"p"}, k.woken()); diff != "" {
+					k.Errorf("woken (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestWakesWhoWasRefusedByAnOldSnapshot(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		full := fixture.Bound(k, fixture.Pod("x", "100"), "a", one(fixture.GPU("a", 0), 100))
+		k.observe(full)
+		seen := k.p.Snapshot().Ledger.Version()
+		k.gone(full)
+		k.woken() // nobody waits yet
+		pod := k.p.view(fixture.Pod("p", "60"))
+		_, err := ask(k.Context(), k.p, refusedAt(pod, seen))
+		if err != nil {
+			k.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"p"}, k.woken()); diff != "" {
+			k.Errorf("woken (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestPodsWokenInVainAreLeftAlone(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		full := fixture.Bound(k, fixture.Pod("x", "100"), "a", one(fixture.GPU("a", 0), 100))
+		k.observe(full)
+		stubborn := fixture.Pod("stubborn", "100")
+		next := fixture.Created(fixture.Pod("next", "100"), time.Second)
+		k.filter(stubborn, "a")
+		k.filter(next, "a")
+		k.gone(full)
+		if diff := cmp.Diff([]string{"stubborn"}, k.woken()); diff != "" {
+			k.Errorf("woken (-want +got):\n%s", diff)
+		}
+		// The scheduler does not offer the node: its taints, say.
+		k.filter(stubborn, "elsewhere")
+		if diff := cmp.Diff([]string{"next"}, k.woken()); diff != "" {
+			k.Errorf("woken (-want +got):\n%s", diff)
+		}
+		// Nor does the next one come back. Then it is the first one's turn
+		// again, but not at once.
+		k.after(answerWithin)
+		if diff := cmp.Diff([]string{"stubborn"}, k.woken()); diff != "" {
+			k.Errorf("woken (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestNobodyIsWokenForAHopelessPod(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		k.filter(fixture.Pod("broken", "101"), "a")
+		deleting := fixture.Pod("deleting", "50")
+		k.place(fixture.Pod("x", "100"), "a")
+		k.filter(deleting, "a")
+		deleting = deleting.DeepCopy()
+		deleting.DeletionTimestamp = &deleting.CreationTimestamp
+		k.observe(deleting)
+		k.node("b", 1)
+		if got := k.woken(); got != nil {
+			k.Errorf("woken: %v", got)
+		}
+	})
+}
+
+func TestEveryReasonHasALabelAndASentence(t *testing.T) {
+	labels := map[string]bool{}
+	for _, r := range append(placement.Reasons(), Invalid, Deleting, Decided) {
+		label := Label(r)
+		if label == "Other" || labels[label] {
+			t.Errorf("reason %q has label %q", r, label)
+		}
+		labels[label] = true
+		if m := Message(r); !strings.HasSuffix(m, ".") || !strings.Contains(m, string(r)) {
+			t.Errorf("reason %q has message %q", r, m)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package view
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tranche-dev/tranche/pkg/contract"
+)
+
+// Pod is a pod that uses GPUs. It is never changed after PodOf made it, so all
+// holders may share it.
+type Pod struct {
+	UID                              types.UID
+	Namespace, Name, ResourceVersion string
+	Created                          time.Time
+	// Node is empty until the pod is bound.
+	Node string
+	// Deleting says that somebody asked for its deletion; its containers may
+	// still run. Ended says that it has Succeeded or Failed: they do not.
+	Deleting, Ended bool
+
+	// Request is what it asks for; Problem, if not empty, the sentence that
+	// says why that cannot be understood.
+	Request contract.Request
+	Problem string
+	Roles   []contract.ContainerRole
+
+	// Plan is what was written into it when it was bound, nil if nothing that
+	// can be read. PlanProblem says why an existing one cannot.
+	Plan        *contract.Plan
+	PlanProblem string
+	// Devices are what the kubelet says it gave to each container that it has
+	// reported so far. Nil: nothing reported, or nothing in our form.
+	Devices map[string]Devices
+}
+
+// Devices are the devices of one container.
+type Devices struct {
+	// Whole says that they are of the whole-GPU resource.
+	Whole bool
+	// Count is the number of devices per GPU.
+	Count map[contract.GPUUUID]int
+}
+
+// PodOf returns what the extender needs of pod, nil if it uses no GPU.
+func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
+	if !contract.UsesGPU(&pod.Spec, res) {
+		return nil
+	}
+	p := &Pod{
+		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, ResourceVersion: pod.ResourceVersion,
+		Created:  pod.CreationTimestamp.Time,
+		Node:     pod.Spec.NodeName,
+		Deleting: pod.DeletionTimestamp != nil,
+		Ended:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+	}
+	req, err := contract.ParsePod(pod, res)
+	if err != nil {
+		p.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	p.Request = req
+	p.Roles = gpuRoles(contract.Roles(&pod.Spec), req)
+	if p.Node == "" || p.Ended {
+		return p
+	}
+	if text, ok := pod.Annotations[contract.PlanAnnotation]; ok {
+		plan, err := contract.ParsePlan(text)
+		switch {
+		case err != nil:
+			p.PlanProblem = err.Error()
+		case plan.Node != p.Node:
+			p.PlanProblem = "the plan is for another node"
+		default:
+			p.Plan = &plan
+		}
+	}
+	p.Devices = devicesOf(&pod.Status, res)
+	return p
+}
+
+// gpuRoles leaves out the containers that use no GPU: they change no charge,
+// and a pod's sidecars are many. Of a pod whose request cannot be read, all
+// stay.
+func gpuRoles(roles []contract.ContainerRole, req contract.Request) []contract.ContainerRole {
+	if len(req.Demands) == 0 {
+		return roles
+	}
+	kept := make([]contract.ContainerRole, 0, len(req.Demands))
+	for _, d := range req.Demands {
+		kept = append(kept, d.ContainerRole)
+	}
+	return kept
+}
+
+// devicesOf reads the device IDs that the kubelet publishes. A container with
+// any ID that is not in our form belongs to another device plugin, of which
+// nothing can be said.
+func devicesOf(status *corev1.PodStatus, res contract.Resources) map[string]Devices {
+	var devices map[string]Devices
+	for _, list := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
+		for i := range list {
+			d, ok := containerDevices(&list[i], res)
+			if !ok {
+				continue
+			}
+			if devices == nil {
+				devices = map[string]Devices{}
+			}
+			devices[list[i].Name] = d
+		}
+	}
+	return devices
+}
+
+func containerDevices(status *corev1.ContainerStatus, res contract.Resources) (Devices, bool) {
+	d := Devices{}
+	for _, r := range status.AllocatedResourcesStatus {
+		if r.Name != res.Share && r.Name != res.GPU || len(r.Resources) == 0 {
+			continue
+		}
+		d.Whole = r.Name == res.GPU
+		for _, health := range r.Resources {
+			id, err := contract.ParseDeviceID(string(health.ResourceID))
+			if err != nil {
+				return Devices{}, false
+			}
+			if d.Count == nil {
+				d.Count = map[contract.GPUUUID]int{}
+			}
+			d.Count[id.GPU]++
+		}
+	}
+	return d, len(d.Count) > 0
+}
+
+// WholeOnly says whether the pod asks for nothing but whole GPUs of any kind,
+// which a device plugin other than ours can give it as well.
+func (p *Pod) WholeOnly() bool {
+	if p.Problem != "" || len(p.Request.Models) > 0 || p.Request.RequireIsolation {
+		return false
+	}
+	for _, d := range p.Request.Demands {
+		if !d.Whole {
+			return false
+		}
+	}
+	return len(p.Request.Demands) > 0
+}
+
+// Demand returns what a container asks for.
+func (p *Pod) Demand(container string) (contract.Demand, bool) {
+	for _, d := range p.Request.Demands {
+		if d.Name == container {
+			return d, true
+		}
+	}
+	return contract.Demand{}, false
+}
+
+// SameDecision says whether nothing that the planner looks at differs from o,
+// an earlier or later view of the same pod. Most updates of a running pod are
+// of that kind: conditions, restart counts, readiness.
+func (p *Pod) SameDecision(o *Pod) bool {
+	if p.UID != o.UID || p.Node != o.Node || p.Deleting != o.Deleting || p.Ended != o.Ended || p.Problem != o.Problem || p.PlanProblem != o.PlanProblem {
+		return false
+	}
+	return sameRequest(p.Request, o.Request) && samePlan(p.Plan, o.Plan) && sameDevices(p.Devices, o.Devices)
+}

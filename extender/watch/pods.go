@@ -1,0 +1,76 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/tranche-dev/tranche/extender/view"
+)
+
+// podEntry is what the informer's store keeps of a pod.
+type podEntry struct {
+	// ObjectMeta has only what informers need: names, UID, resource version.
+	metav1.ObjectMeta
+	// pod is nil if it uses no GPU.
+	pod *view.Pod
+}
+
+// cutPod is the informer's transform. It may see its own results again.
+func (w *Watcher) cutPod(obj any) (any, error) {
+	switch o := obj.(type) {
+	case *podEntry:
+		return o, nil
+	case *corev1.Pod:
+		meta := metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
+		return &podEntry{ObjectMeta: meta, pod: view.PodOf(o, w.res)}, nil
+	case cache.DeletedFinalStateUnknown:
+		return o, nil
+	default:
+		return nil, fmt.Errorf("pod informer: unexpected %T", obj)
+	}
+}
+
+// podHandler lives as long as its informer, which ends with ctx.
+type podHandler struct {
+	ctx context.Context // the informer's interface has none
+	w   *Watcher
+}
+
+var _ cache.ResourceEventHandler = (*podHandler)(nil)
+
+func (h *podHandler) OnAdd(obj any, _ bool) {
+	if e, ok := obj.(*podEntry); ok && e.pod != nil {
+		h.w.pods.Observe(h.ctx, e.pod)
+	}
+}
+
+// OnUpdate may get two different pods of one name: the end of the first was
+// missed while the watch was interrupted.
+func (h *podHandler) OnUpdate(before, after any) {
+	old, _ := before.(*podEntry)
+	e, ok := after.(*podEntry)
+	if !ok {
+		return
+	}
+	if old != nil && old.pod != nil && old.UID != e.UID {
+		h.w.pods.Forget(h.ctx, old.UID)
+		old = nil
+	}
+	if e.pod == nil || old != nil && old.pod != nil && e.pod.SameDecision(old.pod) {
+		return
+	}
+	h.w.pods.Observe(h.ctx, e.pod)
+}
+
+func (h *podHandler) OnDelete(obj any) {
+	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = unknown.Obj // the last known state has the right UID
+	}
+	if e, ok := obj.(*podEntry); ok && e.pod != nil {
+		h.w.pods.Forget(h.ctx, e.UID)
+	}
+}
