@@ -1,0 +1,34 @@
+package cluster
+
+import (
+	_ "embed"
+)
+
+//go:embed stages.yaml
+var stages []byte
+
+// Simulated nodes carry this annotation: kwok plays these nodes and no other.
+const (
+	kwokAnnotation = "kwok.x-k8s.io/node"
+	kwokFake       = "fake"
+)
+
+// kwok plays the kubelets of all simulated nodes.
+func (c *Cluster) kwok() (process, error) {
+	file, kubeconfig := c.paths.conf("kwok-stages.yaml"), c.paths.kubeconfig(userKwok)
+	if err := writeFile(file, stages, 0o644); err != nil {
+		return process{}, err
+	}
+	return process{
+		Name: Kwok,
+		Args: []string{
+			c.paths.bin("kwok"),
+			"--kubeconfig=" + kubeconfig, "--config=" + file, "--server-address=" + c.ports.address(portKwok),
+			"--manage-nodes-with-annotation-selector=" + kwokAnnotation + "=" + kwokFake,
+			// A kubelet's own figure.
+			"--node-lease-duration-seconds=40",
+			"--v=WARN",
+		},
+		Files: []string{file, kubeconfig, c.paths.crt(userKwok), c.paths.crt(authorityName)},
+	}, nil
+}

@@ -1,0 +1,65 @@
+package cluster
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	schedulerv1 "k8s.io/kube-scheduler/config/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// schedulerConfig is what users are given to run their scheduler with.
+func (p paths) schedulerConfig() string {
+	return filepath.Join(p.root, "manifests", "scheduler", "kube-scheduler-config.yaml")
+}
+
+// scheduler runs the stock kube-scheduler with the configuration that Tranche
+// ships; only addresses and certificates are this cluster's.
+func (c *Cluster) scheduler() (process, error) {
+	file := c.paths.conf("kube-scheduler.yaml")
+	shipped, err := os.ReadFile(c.paths.schedulerConfig())
+	if err != nil {
+		return process{}, fmt.Errorf("the shipped scheduler configuration: %w", err)
+	}
+	config, err := c.localSchedulerConfig(shipped)
+	if err != nil {
+		return process{}, fmt.Errorf("%s: %w", c.paths.schedulerConfig(), err)
+	}
+	if err := writeFile(file, config, 0o644); err != nil {
+		return process{}, err
+	}
+	kubeconfig := c.paths.kubeconfig(userScheduler)
+	return process{
+		Name:  Scheduler,
+		Args:  append([]string{c.paths.bin("kube-scheduler"), "--config=" + file}, c.serving(portScheduler, kubeconfig)...),
+		Files: []string{file, kubeconfig, c.paths.crt(userScheduler), c.paths.crt(authorityName)},
+	}, nil
+}
+
+// localSchedulerConfig fills in where things are here.
+func (c *Cluster) localSchedulerConfig(shipped []byte) ([]byte, error) {
+	var config schedulerv1.KubeSchedulerConfiguration
+	if err := yaml.UnmarshalStrict(shipped, &config); err != nil {
+		return nil, err
+	}
+	config.ClientConnection.Kubeconfig = c.paths.kubeconfig(userScheduler)
+	// One scheduler: an election would only delay its restart.
+	elect := false
+	config.LeaderElection.LeaderElect = &elect
+	if len(config.Extenders) != 1 {
+		return nil, fmt.Errorf("it has %d extenders, not one", len(config.Extenders))
+	}
+	e := &config.Extenders[0]
+	at, err := url.Parse(e.URLPrefix)
+	if err != nil {
+		return nil, fmt.Errorf("urlPrefix: %w", err)
+	}
+	at.Scheme, at.Host = "https", c.ports.address(portExtender)
+	e.URLPrefix, e.EnableHTTPS = at.String(), true
+	e.TLSConfig = &schedulerv1.ExtenderTLSConfig{
+		CAFile: c.paths.crt(authorityName), CertFile: c.paths.crt(userScheduler), KeyFile: c.paths.key(userScheduler),
+	}
+	return yaml.Marshal(config)
+}

@@ -1,0 +1,16 @@
+package cluster
+
+// The programs of Tranche serve /metrics, /healthz and /readyz over plain HTTP,
+// on this machine only.
+
+// ExtenderOpsURL is where tranche-extender does so, and serves /v1/state:
+// http://127.0.0.1:PORT, without a path.
+func (c *Cluster) ExtenderOpsURL() string { return "http://" + c.ports.address(portExtenderMetrics) }
+
+// WebhookOpsURL is where tranche-webhook serves /metrics.
+func (c *Cluster) WebhookOpsURL() string { return "http://" + c.ports.address(portWebhookMetrics) }
+
+// NodePluginOpsURL is where tranche-nodeplugin serves all three.
+func (c *Cluster) NodePluginOpsURL() string {
+	return "http://" + c.ports.address(portNodePluginMetrics)
+}
