@@ -1,0 +1,31 @@
+{{/* Labels of every object. */}}
+{{- define "tranche.labels" -}}
+app.kubernetes.io/name: tranche
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{/* Labels that select one part's pods; takes a dict of root and part. */}}
+{{- define "tranche.selector" -}}
+app.kubernetes.io/name: tranche
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .part }}
+{{- end }}
+
+{{/* The image of one part; takes a dict of root and part. */}}
+{{- define "tranche.image" -}}
+{{ .root.Values.image.registry }}/tranche-{{ .part }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{- end }}
+
+{{/* The flags that name the extended resources. */}}
+{{- define "tranche.resourceFlags" -}}
+- --share-resource={{ .Values.resources.share }}
+- --gpu-resource={{ .Values.resources.gpu }}
+- --shares-per-gpu={{ .Values.resources.sharesPerGPU }}
+{{- end }}
+
+{{/* The user name of a part's service account; takes a dict of root and name. */}}
+{{- define "tranche.user" -}}
+system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
+{{- end }}
