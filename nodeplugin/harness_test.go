@@ -161,15 +161,18 @@ func (n *node) up() *node {
 	return n
 }
 
+// ready waits until the plugin says so, and the kubelet has heard of healthy
+// devices of both resources from it: it keeps those of an earlier plugin, as
+// unhealthy ones.
 func (n *node) ready() {
 	n.t.Helper()
 	var err error
 	n.eventually(func() bool { err = n.plugin.Ready(); return err == nil }, func() string { return fmt.Sprintf("ready: %v", err) })
 	n.eventually(func() bool {
-		_, all := n.kubelet.Healthy(share)
-		_, gpus := n.kubelet.Healthy(whole)
-		return all > 0 && gpus > 0
-	}, func() string { return "the kubelet has devices" })
+		shares, _ := n.kubelet.Healthy(share)
+		gpus, _ := n.kubelet.Healthy(whole)
+		return shares > 0 && gpus > 0
+	}, func() string { return "the kubelet has healthy devices" })
 }
 
 // eventually polls until f holds.

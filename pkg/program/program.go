@@ -169,6 +169,7 @@ func setUpLogging(w io.Writer, verbosity int) logr.Logger {
 	// logr's V(n) is slog's level -n.
 	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: slog.Level(-verbosity)})
 	log := logr.FromSlogHandler(handler)
+	slog.SetDefault(slog.New(handler)) // and the standard library's, such as net/http's TLS errors
 	klog.SetLogger(log)
 	ctrllog.SetLogger(log)
 	return log
