@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/tranche-dev/tranche/pkg/units"
 )
@@ -234,7 +233,7 @@ func (p *parser) limit(c *corev1.Container, name corev1.ResourceName) int64 {
 		}
 		return 0
 	}
-	n, exact := wholeNumber(q)
+	n, exact := units.WholeNumber(q)
 	limit, example := int64(maxGPUsPerContainer), "1"
 	if name == p.res.Share {
 		limit, example = math.MaxInt64, "50" // checkTotal knows how many GPUs share it
@@ -247,15 +246,23 @@ func (p *parser) limit(c *corev1.Container, name corev1.ResourceName) int64 {
 		p.refuse("container %s asks for %s: %s; write at least 1, or leave it out if the container needs no GPU", c.Name, name, q.String())
 	case n > limit:
 		p.refuse("container %s asks for %s: %s, which no node has; write at most %d", c.Name, name, q.String(), limit)
+	case !p.requestAgrees(c, name, n):
+		p.refuse("container %s asks for %s: %d under limits and for another amount under requests; leave it out of the requests", c.Name, name, n)
 	default:
 		return n
 	}
 	return 0
 }
 
-func wholeNumber(q resource.Quantity) (int64, bool) {
-	n := q.Value()
-	return n, q.CmpInt64(n) == 0
+// requestAgrees says whether the request, if there is one, is the limit n, as
+// Kubernetes demands of extended resources.
+func (*parser) requestAgrees(c *corev1.Container, name corev1.ResourceName, n int64) bool {
+	q, ok := c.Resources.Requests[name]
+	if !ok {
+		return true
+	}
+	requested, whole := units.WholeNumber(q)
+	return whole && requested == n
 }
 
 // partAnnotations reads gpu-fraction and gpu-memory, for the pod's target
@@ -333,7 +340,7 @@ func (p *parser) count(pod *corev1.Pod) {
 		n, err := strconv.Atoi(text)
 		name, known := p.countTarget(pod)
 		switch d := p.demands[name]; {
-		case err != nil || n < 1 || n > maxGPUsPerContainer:
+		case err != nil || n < 1 || n > maxGPUsPerContainer || strconv.Itoa(n) != text:
 			p.refuse("annotation %s: %q; write the number of GPUs, such as \"2\"", CountAnnotation, text)
 			return
 		case !known:

@@ -96,13 +96,38 @@ func (f Fraction) Shares(perGPU Shares) Shares {
 	return Shares(ceilDiv(upper*int64(perGPU)+ceilDiv(lower*int64(perGPU), root), root))
 }
 
+// quantity is what ParseMemory hands to Kubernetes' parser: any amount that
+// somebody may mean, in at most 24 digits and an exponent of two.
+var quantity = regexp.MustCompile(`^[+-]?[0-9.]{1,24}([a-zA-Z]{0,2}|[eE][+-]?[0-9]{1,2})$`)
+
+// WholeNumber returns q if it is a whole number that an int64 holds. It never
+// writes out q's digits, of which there may be a thousand million: see
+// ParseMemory. Anything else is false.
+func WholeNumber(q resource.Quantity) (int64, bool) {
+	// A Quantity from "1e999999999" is a short number with a scale.
+	const digits = 40
+	d := q.AsDec() // q is a copy
+	if scale := int64(d.Scale()); scale > digits || scale < -digits || d.UnscaledBig().BitLen() > 4*digits {
+		return 0, false
+	}
+	n := q.Value()
+	return n, q.CmpInt64(n) == 0
+}
+
 // ErrMemory is wrapped by every error of ParseMemory.
 var ErrMemory = errors.New("not an amount of GPU memory")
 
 // ParseMemory reads a Kubernetes quantity such as "20Gi" or "512Mi" and
 // returns it in MiB, rounded up. A number without a unit would mean bytes,
 // which nobody wants of a GPU, so everything below 1Mi is an error.
+//
+// The text is bounded before it is parsed: a Quantity holds "1e999999999" as
+// three numbers, and the first comparison writes out all its digits, which
+// takes minutes and gigabytes. So does parsing "1e-999999999".
 func ParseMemory(s string) (MiB, error) {
+	if !quantity.MatchString(s) {
+		return 0, fmt.Errorf("%w: %.40q; write a number with a unit, such as \"20Gi\" or \"512Mi\"", ErrMemory, s)
+	}
 	q, err := resource.ParseQuantity(s)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %q; write a number with a unit, such as \"20Gi\" or \"512Mi\"", ErrMemory, s)

@@ -26,21 +26,22 @@ func TestBadRequestsAreRefusedWithASentenceThatHelps(t *testing.T) {
 		// want is the part of the sentence that says what to write.
 		want string
 	}{
-		"0 shares":          {MakePod(ns, "p").Container("main", Shares("0")), "write at least 1"},
-		"101 shares":        {MakePod(ns, "p").Container("main", Shares("101")), "write at most 100"},
-		"-1 shares":         {MakePod(ns, "p").Container("main", Shares("-1")), "write at least 1"},
-		"1.5 shares":        {MakePod(ns, "p").Container("main", Shares("1.5")), "write a whole number"},
-		"fraction abc":      {MakePod(ns, "p").Fraction("abc"), "write a decimal above 0 and at most 1"},
-		"fraction 0":        {MakePod(ns, "p").Fraction("0"), "write a decimal above 0"},
-		"fraction 1.5":      {MakePod(ns, "p").Fraction("1.5"), "tranche.dev/gpu-count"},
-		"fraction -1":       {MakePod(ns, "p").Fraction("-1"), "write a decimal above 0"},
-		"memory abc":        {MakePod(ns, "p").Memory("abc"), `such as "20Gi"`},
-		"memory, no unit":   {MakePod(ns, "p").Memory("20"), "did you leave out the unit?"},
-		"memory, too large": {MakePod(ns, "p").Memory("500Gi"), "NVIDIA-A100-SXM4-80GB, has 80Gi; write at most that"},
-		"count 0":           {MakePod(ns, "p").Fraction("0.5").Count("0"), "write the number of GPUs"},
-		"both resources":    {MakePod(ns, "p").Container("main", Shares("50"), GPUs("1")), "not both"},
-		"forged plan":       {MakePod(ns, "p").Container("main", Shares("50")).Annotation(contract.PlanAnnotation, forgedPlan), "remove"},
-		"all GPUs by env":   {MakePod(ns, "p").Container("main", Shares("50"), Env("NVIDIA_VISIBLE_DEVICES", "all")), "remove"},
+		"0 shares":                {MakePod(ns, "p").Container("main", Shares("0")), "write at least 1"},
+		"101 shares":              {MakePod(ns, "p").Container("main", Shares("101")), "write at most 100"},
+		"-1 shares":               {MakePod(ns, "p").Container("main", Shares("-1")), "write at least 1"},
+		"1.5 shares":              {MakePod(ns, "p").Container("main", Shares("1.5")), "write a whole number"},
+		"fraction abc":            {MakePod(ns, "p").Fraction("abc"), "write a decimal above 0 and at most 1"},
+		"fraction 0":              {MakePod(ns, "p").Fraction("0"), "write a decimal above 0"},
+		"fraction 1.5":            {MakePod(ns, "p").Fraction("1.5"), "tranche.dev/gpu-count"},
+		"fraction -1":             {MakePod(ns, "p").Fraction("-1"), "write a decimal above 0"},
+		"memory abc":              {MakePod(ns, "p").Memory("abc"), `such as "20Gi"`},
+		"memory, no unit":         {MakePod(ns, "p").Memory("20"), "did you leave out the unit?"},
+		"memory, too large":       {MakePod(ns, "p").Memory("500Gi"), "NVIDIA-A100-SXM4-80GB, has 80Gi; write at most that"},
+		"memory, absurd exponent": {MakePod(ns, "p").Memory("1e999999999"), `such as "20Gi"`},
+		"count 0":                 {MakePod(ns, "p").Fraction("0.5").Count("0"), "write the number of GPUs"},
+		"both resources":          {MakePod(ns, "p").Container("main", Shares("50"), GPUs("1")), "not both"},
+		"forged plan":             {MakePod(ns, "p").Container("main", Shares("50")).Annotation(contract.PlanAnnotation, forgedPlan), "remove"},
+		"all GPUs by env":         {MakePod(ns, "p").Container("main", Shares("50"), Env("NVIDIA_VISIBLE_DEVICES", "all")), "remove"},
 		"all GPUs, no request": {
 			MakePod(ns, "p").Container("main", Env("NVIDIA_VISIBLE_DEVICES", "all")), "remove",
 		},
@@ -72,6 +73,15 @@ func TestSharesThatAreNoNumberAreRefusedByTheAPIServer(t *testing.T) {
 	if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "quantities must match") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// TestAbsurdNumbersFromElsewhereDoNotStopAnybody has a pod of a namespace where
+// the webhook does not look reach the extender with a number of a thousand
+// million digits.
+func TestAbsurdNumbersFromElsewhereDoNotStopAnybody(t *testing.T) {
+	absurd := create(t, MakePod(namespace(t, nil), "absurd").OnNode(realNode).Memory("1e999999999").Container("main", Shares("10")).Obj())
+	waitEvent(t, absurd, "InvalidGPURequest", `such as "20Gi"`)
+	waitRunning(t, create(t, MakePod(optedIn(t), "next").OnNode(realNode).Container("main", Shares("10")).Obj()))
 }
 
 func TestImpossiblePodsPendWithAConstantReason(t *testing.T) {
@@ -146,6 +156,10 @@ func TestOrdinaryUsersCannotTouchPlansOrInventories(t *testing.T) {
 		},
 		"change the request": func(ctx context.Context) error {
 			_, err := pods.Patch(ctx, pod.Name, types.MergePatchType, patch(contract.FractionAnnotation, `"0.1"`), metav1.PatchOptions{})
+			return err
+		},
+		"change the request through status": func(ctx context.Context) error {
+			_, err := pods.Patch(ctx, pod.Name, types.MergePatchType, patch(contract.ModelAnnotation, `"any"`), metav1.PatchOptions{}, "status")
 			return err
 		},
 		"create a pod with a plan where the webhook does not look": func(ctx context.Context) error {

@@ -92,7 +92,8 @@ func (r *review) limit(d contract.Demand) (corev1.ResourceName, int64) {
 
 func holds(list corev1.ResourceList, name corev1.ResourceName, amount int64) bool {
 	q, ok := list[name]
-	return ok && q.CmpInt64(amount) == 0
+	n, whole := units.WholeNumber(q)
+	return ok && whole && n == amount
 }
 
 // setResource sets limit and request: extended resources need both, equal.
@@ -127,6 +128,18 @@ func (r *review) hideGPUs() {
 	// By index, since names may still be double: the API server checks them later.
 	for i, c := range containers(&r.pod.Spec) {
 		if !r.gpu[c.Name] && !HidesGPUs(c.Env) {
+			copied := containers(&r.edit().Spec)[i]
+			copied.Env = append(copied.Env, hide)
+		}
+	}
+}
+
+// hideFromEnvFrom does so in a pod without GPUs for containers whose environment
+// comes from elsewhere: a ConfigMap may say NVIDIA_VISIBLE_DEVICES=all as well,
+// where admission cannot see it. What env says wins over envFrom.
+func (r *review) hideFromEnvFrom() {
+	for i, c := range containers(&r.pod.Spec) {
+		if len(c.EnvFrom) > 0 && !HidesGPUs(c.Env) {
 			copied := containers(&r.edit().Spec)[i]
 			copied.Env = append(copied.Env, hide)
 		}

@@ -126,10 +126,12 @@ func Pod(in Input) Outcome {
 		return Outcome{Pod: in.Pod, Refusals: r.refusals, Warnings: r.warnings}
 	}
 	// A pod without GPUs must cost nothing: not even its queue label is set.
-	if len(r.request.Demands) > 0 {
-		for _, change := range changes {
-			change(r)
-		}
+	if len(r.request.Demands) == 0 {
+		r.hideFromEnvFrom()
+		return Outcome{Pod: r.pod, Warnings: r.warnings}
+	}
+	for _, change := range changes {
+		change(r)
 	}
 	return Outcome{Pod: r.pod, Warnings: r.warnings}
 }

@@ -161,7 +161,8 @@ func (h *handler) answer(ctx context.Context, req admission.Request, op operatio
 func (h *handler) question(ctx context.Context, req admission.Request) (question, bool, error) {
 	q := question{ephemeral: req.SubResource == "ephemeralcontainers"}
 	create := req.Operation == admissionv1.Create && req.SubResource == ""
-	update := req.Operation == admissionv1.Update && (req.SubResource == "" || q.ephemeral)
+	// A status update may change annotations as well.
+	update := req.Operation == admissionv1.Update && (req.SubResource == "" || req.SubResource == "status" || q.ephemeral)
 	if req.Resource.Group != "" || req.Resource.Resource != "pods" || !create && !update || h.reserved[req.Namespace] {
 		return question{}, false, nil
 	}
