@@ -50,7 +50,7 @@ unit: packages ## Unit and manifest tests, with the race detector
 	CGO_ENABLED=1 go test -race $(UNIT)
 
 .PHONY: e2e
-e2e: build ## End-to-end tests on a real API server, scheduler and kubelet (needs root)
+e2e: packages ## End-to-end tests on a real API server, scheduler and kubelet (needs root)
 	go test -count=1 -timeout 45m ./tests/e2e/...
 
 .PHONY: fuzz
@@ -89,7 +89,7 @@ verify: ## Generate again and fail if anything differs from what is committed
 	@tools/verify.sh
 
 .PHONY: cluster-up
-cluster-up: build ## Bring up the local cluster [SIM_NODES SIM_GPUS SIM_MODELS REAL_NODE REAL_GPUS]
+cluster-up: packages ## Bring up the local cluster [SIM_NODES SIM_GPUS SIM_MODELS REAL_NODE REAL_GPUS]
 	go run ./tests/cluster/cmd/cluster up
 
 .PHONY: cluster-down
@@ -97,7 +97,7 @@ cluster-down: ## Remove the local cluster and every trace of it
 	go run ./tests/cluster/cmd/cluster down
 
 .PHONY: demo
-demo: build ## Bring up the local cluster and show on real objects what Tranche does
+demo: packages ## Bring up the local cluster and show on real objects what Tranche does
 	go run ./tests/demo
 
 # packages installs what go build and the real node need from the system, or

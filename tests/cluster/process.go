@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 )
@@ -64,17 +65,13 @@ func (p process) fingerprint() (string, error) {
 		return "", fmt.Errorf("describe %s: %w", p.Name, err)
 	}
 	h.Write(wanted)
-	// The binary by name, size and time of change: reading 160 MB five times
-	// would be most of what an idle Up does.
 	binary, err := filepath.EvalSymlinks(p.Args[0])
 	if err != nil {
 		return "", fmt.Errorf("program of %s: %w", p.Name, err)
 	}
-	info, err := os.Stat(binary)
-	if err != nil {
+	if err := fingerprintBinary(h, binary); err != nil {
 		return "", fmt.Errorf("program of %s: %w", p.Name, err)
 	}
-	fmt.Fprintf(h, "%s %d %d\n", binary, info.Size(), info.ModTime().UnixNano())
 	for _, f := range p.Files {
 		content, err := os.ReadFile(f)
 		if err != nil {
@@ -84,6 +81,32 @@ func (p process) fingerprint() (string, error) {
 		h.Write(content)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
+}
+
+// wholeUpTo is the size up to which a binary is read: Tranche's own are below.
+// Reading Kubernetes' 160 MB five times would be most of what an idle Up does,
+// and nobody touches those: they are in the cache.
+const wholeUpTo = 100 << 20
+
+// fingerprintBinary tells binaries apart by their content, as go build touches
+// also those that it need not build; large ones by size and time of change.
+func fingerprintBinary(h io.Writer, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(h, "%s %d\n", path, info.Size())
+	if info.Size() > wholeUpTo {
+		fmt.Fprintf(h, "%d\n", info.ModTime().UnixNano())
+		return nil
+	}
+	_, err = io.Copy(h, f)
+	return err
 }
 
 func readRecord(path string) (record, error) {

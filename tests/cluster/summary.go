@@ -34,7 +34,7 @@ func (c *Cluster) summary(ctx context.Context, took time.Duration) error {
 	} else {
 		c.say.say("  simulated nodes only; REAL_NODE=1 adds a real kubelet")
 	}
-	c.say.say("\n  export KUBECONFIG=%s PATH=%s:$PATH\n  kubectl get nodes\n\nPods in namespace %s are Tranche's. make cluster-down removes everything.",
+	c.say.say("\n  export KUBECONFIG=%s PATH=%s:$PATH\n  kubectl get nodes\n\nNamespace %s is opted in. make cluster-down removes everything.",
 		c.Kubeconfig(), c.paths.in("bin"), DemoNamespace)
 	return nil
 }

@@ -2,10 +2,9 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/tranche-dev/tranche/nodeplugin/nvml/simulation"
@@ -14,26 +13,17 @@ import (
 // part is a program of Tranche's in the checkout's bin.
 func (p paths) part(name string) string { return filepath.Join(p.root, "bin", name) }
 
-// buildTranche builds those of Tranche's programs that `make build` has not.
+// buildTranche brings Tranche's programs up to date, by the one recipe for them.
+// It does so at every Up: a test of yesterday's binary would say nothing.
 func (c *Cluster) buildTranche(ctx context.Context) error {
-	for _, name := range []string{Extender, Webhook, NodePlugin} {
-		_, err := os.Stat(c.paths.part(name))
-		if err == nil {
-			continue
+	return c.say.during(ctx, "building Tranche", func(ctx context.Context) error {
+		cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "--silent", "build")
+		cmd.Dir = c.paths.root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("make build: %w\n%s", err, out)
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("program %s: %w", name, err)
-		}
-		err = c.say.during(ctx, "building "+name, func(ctx context.Context) error {
-			// The node plugin is the one that needs C, for NVML.
-			_, err := goCommand(ctx, c.paths.root, name == NodePlugin, "build", "-o", c.paths.part(name), "./cmd/"+name)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // extender answers the scheduler.

@@ -73,7 +73,8 @@ The cluster keeps running. To play with it:
   kubectl -n demo get pods -o wide
   kubectl -n demo describe pod training
   kubectl -n demo get pod notebook-a -o jsonpath='{.metadata.annotations.tranche\.dev/plan}'
-  kubectl apply -f manifests/samples/        # more kinds of requests
+  kubectl apply -f manifests/samples/        # more kinds of requests; their images are placeholders,
+                                             # so those on tranche-real-0 end in ErrImagePull
   curl -s %s/v1/state
 
   make cluster-down                          # removes every trace
@@ -94,6 +95,9 @@ const namespace = "demo"
 
 func (s *story) tell(ctx context.Context) error {
 	if err := s.clear(ctx); err != nil {
+		return err
+	}
+	if err := s.alone(ctx); err != nil {
 		return err
 	}
 	chapter("Two notebooks ask for half a GPU each. They share one card.")

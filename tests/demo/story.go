@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +40,30 @@ func (s *story) clear(ctx context.Context) error {
 		list, err := pods.List(ctx, metav1.ListOptions{})
 		return err == nil && len(list.Items) == 0, err
 	})
+}
+
+// alone returns an error while pods of other namespaces use GPUs of the story's
+// node: it would not go as it is told.
+func (s *story) alone(ctx context.Context) error {
+	st, err := s.state(ctx)
+	if err != nil {
+		return err
+	}
+	others := map[string]bool{}
+	for _, node := range st.Nodes {
+		for _, g := range node.GPUs {
+			for _, p := range g.Pods {
+				if node.Name == s.node && p.Namespace != namespace {
+					others[p.Namespace+"/"+p.Name] = true
+				}
+			}
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	return fmt.Errorf("pods outside namespace %s use GPUs of %s: %s; the story needs that node to itself, so delete them, or run make cluster-down first",
+		namespace, s.node, strings.Join(slices.Sorted(maps.Keys(others)), ", "))
 }
 
 func (s *story) create(ctx context.Context, pod *corev1.Pod) error {
@@ -91,7 +117,7 @@ func (s *story) waitRunning(ctx context.Context, name string) error {
 		return pod.Status.Phase == corev1.PodRunning, nil
 	})
 	if err != nil {
-		return fmt.Errorf("pod %s does not run (%s): %w", name, last, err)
+		return fmt.Errorf("pod %s does not run (%s): %w; see kubectl -n %s describe pod %s", name, last, err, namespace, name)
 	}
 	fmt.Printf("pod %s runs after %.1f s\n", name, time.Since(began).Seconds())
 	return nil

@@ -60,7 +60,7 @@ func TestSamplesAskForWhatTheySay(t *testing.T) {
 
 func TestSamplesLiveInTheSampleNamespace(t *testing.T) {
 	all := samples(t)
-	ns := of[*corev1.Namespace](all["namespace.yaml"])[0]
+	ns := of[*corev1.Namespace](all["00-namespace.yaml"])[0]
 	if ns.Labels[contract.InjectLabel] != contract.InjectEnabled || ns.Labels[contract.QueueLabel] == "" {
 		t.Errorf("labels of namespace %s: %v", ns.Name, ns.Labels)
 	}
