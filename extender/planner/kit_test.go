@@ -105,9 +105,16 @@ func (k *kit) observe(pods ...*corev1.Pod) {
 	k.settled()
 }
 
+// gone ends pod the way kubelets do: it was said to have ended before.
 func (k *kit) gone(pod *corev1.Pod) {
 	k.Helper()
-	k.p.Forget(k.Context(), pod.UID)
+	k.vanished(ended(pod, corev1.PodFailed))
+}
+
+// vanished lets pod be gone as it is.
+func (k *kit) vanished(pod *corev1.Pod) {
+	k.Helper()
+	k.p.Forget(k.Context(), view.PodOf(pod, k.p.opts.Resources))
 	k.settled()
 }
 

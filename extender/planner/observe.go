@@ -18,9 +18,10 @@ func (p *Planner) Observe(ctx context.Context, pod *view.Pod) {
 	p.event(ctx, func(log logr.Logger, s *state, now time.Time) { s.observe(log, pod, now) })
 }
 
-// Forget tells that a pod is gone from the API server.
-func (p *Planner) Forget(ctx context.Context, uid types.UID) {
-	p.event(ctx, func(_ logr.Logger, s *state, now time.Time) { s.forget(uid, now) })
+// Forget tells that a pod is gone from the API server; last is the last that
+// was seen of it.
+func (p *Planner) Forget(ctx context.Context, last *view.Pod) {
+	p.event(ctx, func(log logr.Logger, s *state, now time.Time) { s.gone(log, last, now) })
 }
 
 // ObserveNode tells of a node.
@@ -37,12 +38,13 @@ func (p *Planner) ForgetNode(ctx context.Context, name string) {
 // Rebuilt tells that everything that exists has been observed, and returns when
 // that has taken effect.
 func (p *Planner) Rebuilt(ctx context.Context) error {
-	_, err := ask(ctx, p, func(context.Context, *state, time.Time) struct{} {
+	_, err := ask(ctx, p, func(_ context.Context, s *state, now time.Time) struct{} {
+		p.live.Store(true)
+		for _, e := range s.pending {
+			s.explainUnasked(e, now)
+		}
 		return struct{}{}
 	})
-	if err == nil {
-		p.live.Store(true)
-	}
 	return err
 }
 
@@ -71,13 +73,44 @@ func (s *state) observe(log logr.Logger, pod *view.Pod, now time.Time) {
 			e.waiting = false
 			s.waitingChanged = true
 		}
+		s.explainUnasked(e, now)
 	default:
 		s.allocate(log, pod, now)
 	}
 }
 
+// gone ends a pod that the API server has not any more. A kubelet reports that
+// a pod has ended before it lets go of it. One that vanishes while it may run
+// was deleted by force: its kubelet learns of it only now, and gives the
+// containers their grace period with the GPUs in their hands.
+func (s *state) gone(log logr.Logger, last *view.Pod, now time.Time) {
+	r, ok := s.ledger.Get(last.UID)
+	running := ok && r.State == ledger.Allocated && last.Node == r.Node && !last.Ended
+	if !running || !s.ledger.Node(r.Node).Known() {
+		s.forget(last.UID, now)
+		return
+	}
+	s.lingering[last.UID] = now.Add(last.Grace + lingerMargin)
+	log.V(2).Info("Pod was deleted by force; its GPUs stay charged while its containers may run", "pod", klog.KRef(last.Namespace, last.Name), "node", r.Node, "for", last.Grace+lingerMargin)
+}
+
+// lingerMargin is what a kubelet may take to learn of a deletion and to report
+// the end of the containers to the node plugin.
+const lingerMargin = 5 * time.Second
+
+// settleLingering releases pods deleted by force whose containers must have
+// ended.
+func (s *state) settleLingering(now time.Time) {
+	for uid, until := range s.lingering {
+		if !now.Before(until) {
+			s.forget(uid, now)
+		}
+	}
+}
+
 // forget ends everything about a pod.
 func (s *state) forget(uid types.UID, now time.Time) {
+	delete(s.lingering, uid)
 	s.release(uid, now)
 	s.unpend(uid, now)
 	s.p.parsed.Remove(uid)
@@ -168,8 +201,11 @@ func (s *state) sweep(now time.Time) {
 			s.p.effects.Verify(r.Pod)
 		}
 	}
-	// 2. Pods that only Filter told of.
+	// 2. Pods that only Filter told of, and reasons that nobody reads any more.
 	for uid, e := range s.pending {
+		if e.waiting {
+			s.report(e, now)
+		}
 		if !e.watched && now.Sub(e.touched) > forgetAfter {
 			s.unpend(uid, now)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
 	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/placement"
 	"github.com/tranche-dev/tranche/pkg/units"
 )
 
@@ -39,7 +40,7 @@ func TestChargesEndWithThePod(t *testing.T) {
 		"failed":           {func(k *kit, b *corev1.Pod) { k.observe(ended(b, corev1.PodFailed)) }, 0},
 		"gone":             {func(k *kit, b *corev1.Pod) { k.gone(b) }, 0},
 		"old news":         {func(k *kit, _ *corev1.Pod) { k.observe(pod) }, 60},
-		"another one gone": {func(k *kit, _ *corev1.Pod) { k.gone(fixture.Pod("q")) }, 60},
+		"another one gone": {func(k *kit, _ *corev1.Pod) { k.gone(fixture.Pod("q", "60")) }, 60},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -52,6 +53,43 @@ func TestChargesEndWithThePod(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestForcedDeletionKeepsTheChargeForTheGracePeriod(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		pod := fixture.Pod("p", "60")
+		grace := int64(20)
+		pod.Spec.TerminationGracePeriodSeconds = &grace
+		k.place(pod, "a")
+		bound := fixture.Bound(k, pod, "a", one(fixture.GPU("a", 0), 60))
+		k.observe(bound)
+		k.vanished(bound)
+		if got := k.filter(fixture.Pod("next", "50"), "a"); got[0] != placement.NotEnoughFree {
+			t.Errorf("next pod: %q, want it to wait", got[0])
+		}
+		k.after(20 * time.Second)
+		k.wantCharged("a", 0, 60, 0)
+		k.after(lingerMargin + tick)
+		k.wantCharged("a", 0, 0, 0)
+		if woken := k.effects.take(&k.effects.woken); len(woken) != 1 || woken[0] != "next" {
+			t.Errorf("woken: %q, want the pod that waited", woken)
+		}
+	})
+}
+
+func TestNothingLingersOnANodeThatIsGone(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		pod := fixture.Pod("p", "60")
+		k.place(pod, "a")
+		bound := fixture.Bound(k, pod, "a", one(fixture.GPU("a", 0), 60))
+		k.observe(bound)
+		k.p.ForgetNode(k.Context(), "a")
+		k.vanished(bound)
+		k.node("a", 1)
+		k.wantCharged("a", 0, 0, 0)
+	})
 }
 
 func TestReplayInAnyOrderGivesTheSameLedger(t *testing.T) {

@@ -219,7 +219,7 @@ func (s *scheduler) end(ctx context.Context) {
 	if s.chance(50) {
 		s.p.Observe(ctx, view.PodOf(ended(pod, corev1.PodSucceeded), s.p.opts.Resources))
 	}
-	s.p.Forget(ctx, pod.UID)
+	s.p.Forget(ctx, view.PodOf(ended(pod, corev1.PodFailed), s.p.opts.Resources))
 	if err := s.p.Ping(ctx); err != nil {
 		s.t.Error(err)
 	}

@@ -33,6 +33,9 @@ type state struct {
 	// unconfirmed are pods whose Binding the API server accepted and of which
 	// the watch has not told yet, with the time to ask if it never does.
 	unconfirmed map[types.UID]time.Time
+	// lingering are pods that were deleted by force, with the time until which
+	// their containers may run.
+	lingering map[types.UID]time.Time
 	// unplanned are bound GPU pods without a usable plan, by node; they are
 	// looked at again when the node's inventory appears.
 	unplanned   map[string]map[types.UID]*unplanned
@@ -52,6 +55,10 @@ type state struct {
 	nextWake time.Time
 	// nextSweep is when housekeeping is due.
 	nextSweep time.Time
+	// verdicts are what nowhere found for each shape at the ledger's version
+	// verdictsAt.
+	verdicts   map[string]Reason
+	verdictsAt uint64
 	// waitingChanged says that the gauges of waiting pods are out of date.
 	waitingChanged bool
 }
@@ -88,7 +95,7 @@ func newState(p *Planner) *state {
 	return &state{
 		p: p, ledger: ledger.New(),
 		foreign: map[string]bool{}, broken: map[string]string{},
-		pending: map[types.UID]*pending{}, binding: map[types.UID]string{}, unconfirmed: map[types.UID]time.Time{},
+		pending: map[types.UID]*pending{}, binding: map[types.UID]string{}, unconfirmed: map[types.UID]time.Time{}, lingering: map[types.UID]time.Time{},
 		unplanned: map[string]map[types.UID]*unplanned{}, unplannedOn: map[types.UID]string{}, swaps: map[string]*swap{},
 		gained: map[string]bool{}, recent: map[string]gain{}, woken: map[types.UID]*pending{},
 	}
@@ -105,6 +112,7 @@ func (s *state) tick(log logr.Logger, now time.Time) {
 		s.gain(r.Node, now)
 	}
 	s.settleSwaps(log, now)
+	s.settleLingering(now)
 	s.wake(log, now)
 	if !now.Before(s.nextSweep) {
 		s.nextSweep = now.Add(sweepEvery)

@@ -32,6 +32,56 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 	s.missed(seen)
 }
 
+// explainUnasked gives a reason to a pod that the scheduler refused without
+// asking the extender about a single node: by its own count of shares, no node
+// has enough. If GPUs are not what it lacks, the scheduler's words suffice.
+func (s *state) explainUnasked(e *pending, now time.Time) {
+	if !e.pod.Unschedulable || e.waiting || unplaceable(e.pod) == Deleting || !s.p.Live() {
+		return
+	}
+	if _, held := s.ledger.Get(e.pod.UID); held {
+		return
+	}
+	reason := unplaceable(e.pod)
+	if reason == "" {
+		reason = s.nowhere(e)
+	}
+	if reason == "" {
+		return
+	}
+	e.waiting, e.since, e.reason = true, now, reason
+	s.waitingChanged = true
+	s.report(e, now)
+}
+
+// nowhere says why no node of the cluster has GPUs for the pod; empty if one
+// has. Pods of a shape share the answer for one version of the ledger: many may
+// come at once.
+func (s *state) nowhere(e *pending) Reason {
+	snapshot := s.ledger.Snapshot()
+	if s.verdictsAt != snapshot.Version() || s.verdicts == nil {
+		s.verdictsAt, s.verdicts = snapshot.Version(), map[string]Reason{}
+	}
+	if reason, ok := s.verdicts[e.shape]; ok {
+		return reason
+	}
+	query := s.p.query(e.pod)
+	var t tally
+	for n := range snapshot.Nodes() {
+		reason := query.Check(n)
+		if reason == "" {
+			t.best = ""
+			break
+		}
+		t.add(reason)
+	}
+	if len(s.foreign) > 0 && e.pod.WholeOnly() {
+		t.best = "" // what those have is for the scheduler to say
+	}
+	s.verdicts[e.shape] = t.best
+	return t.best
+}
+
 // reportAgain is well below an hour, after which the API server drops events: a
 // pod that waits for a day must still say why.
 const reportAgain = 40 * time.Minute

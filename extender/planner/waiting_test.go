@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
+	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/ledger"
 	"github.com/tranche-dev/tranche/pkg/placement"
@@ -115,7 +116,7 @@ func TestWakesWhenRoomAppears(t *testing.T) {
 			_, _ = k.reserve(h, "a")
 			k.p.Abort(k.Context(), target(h, "a"))
 		},
-		"the holder goes":     func(k *kit) { k.gone(fixture.Pod("h")) },
+		"the holder goes":     func(k *kit) { k.gone(fixture.Pod("h", "50")) },
 		"a node joins":        func(k *kit) { k.node("b", 1) },
 		"a node gets more":    func(k *kit) { k.node("a", 2) },
 		"a sick GPU recovers": func(k *kit) { k.inventory("s", fixture.Inventory("s", 1)) },
@@ -217,6 +218,59 @@ func TestEveryReasonHasALabelAndASentence(t *testing.T) {
 		labels[label] = true
 		if m := Message(r); !strings.HasSuffix(m, ".") || !strings.Contains(m, string(r)) {
 			t.Errorf("reason %q has message %q", r, m)
+		}
+	}
+}
+
+// unschedulable returns the pod as the scheduler marks one for which it found
+// no node.
+func unschedulable(pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	pod.ResourceVersion += "1"
+	pod.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available: 1 Insufficient nvidia.com/gpu-share.",
+	}}
+	return pod
+}
+
+func TestPodsRefusedByTheSchedulersOwnCountHaveAReason(t *testing.T) {
+	cases := map[string]struct {
+		pod  *corev1.Pod
+		want string
+	}{
+		"full":           {fixture.Pod("p", "50"), "p: GPUUnavailable: No node can take the pod: " + string(placement.NotEnoughFree) + ". " + comesFree},
+		"too many":       {fixture.Pod("p", "3 GPU"), "p: GPUUnavailable: No node can take the pod: " + string(placement.TooFewGPUs) + ". Waiting will not help: ask for fewer GPUs."},
+		"other grounds":  {fixture.Pod("p", "40"), ""},
+		"uses no GPU":    {fixture.Pod("p", ""), ""},
+		"not understood": {fixture.Pod("p", "101"), "p: InvalidGPURequest: "},
+	}
+	for name, tc := range cases {
+		for _, when := range []string{"before the rebuild", "after it"} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				run(t, func(k *kit) {
+					k.node("a", 1)
+					k.place(fixture.Pod("x", "60"), "a")
+					rebuild := func() {
+						if err := k.p.Rebuilt(k.Context()); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if when == "after it" {
+						rebuild()
+					}
+					if v := view.PodOf(unschedulable(tc.pod), k.p.opts.Resources); v != nil {
+						k.p.Observe(k.Context(), v)
+					}
+					if when != "after it" {
+						rebuild()
+					}
+					k.settled()
+					warned := k.effects.take(&k.effects.warned)
+					if tc.want == "" && len(warned) > 0 || tc.want != "" && (len(warned) != 1 || !strings.HasPrefix(warned[0], tc.want)) {
+						t.Errorf("events: %q, want %q", warned, tc.want)
+					}
+				})
+			})
 		}
 	}
 }

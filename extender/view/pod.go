@@ -21,6 +21,12 @@ type Pod struct {
 	// Deleting says that somebody asked for its deletion; its containers may
 	// still run. Ended says that it has Succeeded or Failed: they do not.
 	Deleting, Ended bool
+	// Unschedulable says that the scheduler found no node. If it refused all of
+	// them before it asked the extender, nobody else tells of it.
+	Unschedulable bool
+	// Grace is how long its containers may go on after a kubelet was told to
+	// end them.
+	Grace time.Duration
 
 	// Request is what it asks for; Problem, if not empty, the sentence that
 	// says why that cannot be understood.
@@ -57,6 +63,8 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 		Deleting: pod.DeletionTimestamp != nil,
 		Ended:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 	}
+	p.Grace = graceOf(pod)
+	p.Unschedulable = p.Node == "" && unschedulable(&pod.Status)
 	req, err := contract.ParsePod(pod, res)
 	if err != nil {
 		p.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -79,6 +87,29 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 	}
 	p.Devices = devicesOf(&pod.Status, res)
 	return p
+}
+
+func unschedulable(status *corev1.PodStatus) bool {
+	for i := range status.Conditions {
+		if c := &status.Conditions[i]; c.Type == corev1.PodScheduled {
+			return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+		}
+	}
+	return false
+}
+
+// graceOf is what a kubelet gives the pod's containers: what the deletion
+// allows if it came first, else what the pod asks for. A deletion by force
+// allows nothing, but reaches the kubelet only as the pod's absence.
+func graceOf(pod *corev1.Pod) time.Duration {
+	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		seconds = *s
+	}
+	if s := pod.DeletionGracePeriodSeconds; s != nil && *s > 0 {
+		seconds = *s
+	}
+	return time.Duration(max(seconds, 1)) * time.Second
 }
 
 // gpuRoles leaves out the containers that use no GPU: they change no charge,
@@ -164,7 +195,7 @@ func (p *Pod) Demand(container string) (contract.Demand, bool) {
 // an earlier or later view of the same pod. Most updates of a running pod are
 // of that kind: conditions, restart counts, readiness.
 func (p *Pod) SameDecision(o *Pod) bool {
-	if p.UID != o.UID || p.Node != o.Node || p.Deleting != o.Deleting || p.Ended != o.Ended || p.Problem != o.Problem || p.PlanProblem != o.PlanProblem {
+	if p.UID != o.UID || p.Node != o.Node || p.Deleting != o.Deleting || p.Ended != o.Ended || p.Unschedulable != o.Unschedulable || p.Problem != o.Problem || p.PlanProblem != o.PlanProblem {
 		return false
 	}
 	return sameRequest(p.Request, o.Request) && samePlan(p.Plan, o.Plan) && sameDevices(p.Devices, o.Devices)

@@ -57,7 +57,7 @@ func (h *podHandler) OnUpdate(before, after any) {
 		return
 	}
 	if old != nil && old.pod != nil && old.UID != e.UID {
-		h.w.pods.Forget(h.ctx, old.UID)
+		h.w.pods.Forget(h.ctx, old.pod)
 		old = nil
 	}
 	if e.pod == nil || old != nil && old.pod != nil && e.pod.SameDecision(old.pod) {
@@ -71,6 +71,6 @@ func (h *podHandler) OnDelete(obj any) {
 		obj = unknown.Obj // the last known state has the right UID
 	}
 	if e, ok := obj.(*podEntry); ok && e.pod != nil {
-		h.w.pods.Forget(h.ctx, e.UID)
+		h.w.pods.Forget(h.ctx, e.pod)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -21,7 +20,8 @@ import (
 // Pods hears of pods that use GPUs.
 type Pods interface {
 	Observe(ctx context.Context, pod *view.Pod)
-	Forget(ctx context.Context, uid types.UID)
+	// Forget tells that a pod is gone; last is the last that was seen of it.
+	Forget(ctx context.Context, last *view.Pod)
 }
 
 // Nodes hears of nodes.

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
@@ -42,7 +41,7 @@ func (h *heard) note(format string, args ...any) {
 func (h *heard) Observe(_ context.Context, p *view.Pod) {
 	h.note("pod %s on %q ended=%v", p.UID, p.Node, p.Ended)
 }
-func (h *heard) Forget(_ context.Context, uid types.UID) { h.note("pod %s gone", uid) }
+func (h *heard) Forget(_ context.Context, last *view.Pod) { h.note("pod %s gone", last.UID) }
 func (h *heard) ObserveNode(_ context.Context, n *view.Node) {
 	gpus := 0
 	if n.Inventory != nil {
