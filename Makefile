@@ -18,7 +18,7 @@ CONTROLLER_GEN := go tool -modfile=tools/go.mod controller-gen
 GOLANGCI_LINT := go tool -modfile=tools/lint/go.mod golangci-lint
 
 # What the local cluster looks like; empty means the default.
-export SIM_NODES SIM_GPUS SIM_MODELS REAL_NODE REAL_GPUS
+export SIM_NODES SIM_GPUS SIM_MODELS REAL_NODE REAL_GPUS NATIVE_GANGS EXTENDER_ARGS
 
 # UNIT is every package but those that bring up a cluster.
 UNIT = $$(go list ./... | grep -v '/tests/e2e$$')
@@ -89,7 +89,7 @@ verify: ## Generate again and fail if anything differs from what is committed
 	@tools/verify.sh
 
 .PHONY: cluster-up
-cluster-up: packages ## Bring up the local cluster [SIM_NODES SIM_GPUS SIM_MODELS REAL_NODE REAL_GPUS]
+cluster-up: packages ## Bring up the local cluster [SIM_NODES SIM_GPUS SIM_MODELS REAL_NODE REAL_GPUS NATIVE_GANGS EXTENDER_ARGS]
 	go run ./tests/cluster/cmd/cluster up
 
 .PHONY: cluster-down

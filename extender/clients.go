@@ -3,16 +3,23 @@ package extender
 import (
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 )
 
 // clients are connections to the API server with rates of their own, so that a
 // storm of one kind cannot hold up another; least of all the lease.
 type clients struct {
-	// main watches, binds and wakes.
-	main, events, election kubernetes.Interface
+	// main watches, binds and wakes; admission hands members of gangs over.
+	main, events, election, admission kubernetes.Interface
+	// gangs reads and writes Gang objects.
+	gangs client.WithWatch
 }
 
 func newClients(o *Options) (clients, error) {
@@ -31,18 +38,40 @@ func newClients(o *Options) (clients, error) {
 	election := rest.CopyConfig(config)
 	election.Timeout = o.RenewDeadline / 2 // so that a lost answer leaves time for another try
 
+	// What limits admissions is the queue, which knows what they are.
+	admission := rest.CopyConfig(config)
+	admission.QPS = -1
+
 	var c clients
 	for _, made := range []struct {
 		client *kubernetes.Interface
 		config *rest.Config
-	}{{&c.main, main}, {&c.events, events}, {&c.election, election}} {
+	}{{&c.main, main}, {&c.events, events}, {&c.election, election}, {&c.admission, admission}} {
 		client, err := kubernetes.NewForConfig(made.config)
 		if err != nil {
 			return clients{}, fmt.Errorf("API server: %w", err)
 		}
 		*made.client = client
 	}
+	// Custom resources have no other form than JSON.
+	gangs := rest.CopyConfig(main)
+	gangs.ContentType, gangs.AcceptContentTypes = runtime.ContentTypeJSON, ""
+	if c.gangs, err = newGangClient(gangs); err != nil {
+		return clients{}, fmt.Errorf("API server: %w", err)
+	}
 	return c, nil
+}
+
+// newGangClient returns a client of Gangs alone. It knows where they are, so it
+// can be made before the API server serves them, or is reached at all.
+func newGangClient(config *rest.Config) (client.WithWatch, error) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(v1alpha1.GroupVersion.WithKind("Gang"), meta.RESTScopeNamespace)
+	return client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper})
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {

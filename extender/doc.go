@@ -3,8 +3,11 @@
 //
 //   - server answers kube-scheduler over HTTPS, and people over plain HTTP;
 //   - planner owns the ledger in one goroutine and decides;
-//   - watch turns the API server's pods and nodes into the planner's events;
-//   - bind writes to the API server: Bindings, wake-up patches, events;
+//   - watch turns the API server's pods, nodes and gangs into the planner's
+//     events;
+//   - bind writes to the API server: Bindings, wake-up patches, nominations,
+//     lifted gates, evictions, events;
+//   - gangobject writes Gang objects;
 //   - certificate keeps the serving certificate and the client CA fresh;
 //   - view is what the parts keep of a pod and of a node.
 //

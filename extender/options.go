@@ -58,6 +58,26 @@ type Options struct {
 	// EventQPS and RetryQPS bound events and wake-up patches per second.
 	EventQPS, RetryQPS float32
 
+	// Gangs says whether members of gangs start together. Without, the gates of
+	// those that wait are lifted, and they are placed one by one.
+	Gangs bool
+	// Nominate says whether members are nominated to their nodes before the
+	// scheduler gets them.
+	Nominate bool
+	// GangBindTimeout is how long a member's bind waits for the other members.
+	// With two calls of BindTimeout after it, it must be less than the
+	// scheduler's httpTimeout.
+	GangBindTimeout time.Duration
+	// GangHoldTimeout, more than GangBindTimeout, is how long a gang keeps its
+	// places while the scheduler makes no progress with it.
+	GangHoldTimeout time.Duration
+	// GangStalenessGracePeriod is for gangs that do not say themselves how long
+	// they may go on below their minimum; 0: for ever.
+	GangStalenessGracePeriod time.Duration
+	// AdmissionQPS bounds the requests per second that hand members of gangs to
+	// the scheduler: at most two for each.
+	AdmissionQPS float32
+
 	ShareResource, GPUResource string
 	SharesPerGPU               int64
 }
@@ -83,6 +103,11 @@ func NewOptions() *Options {
 		KubeAPIBurst:       1000,
 		EventQPS:           50,
 		RetryQPS:           50,
+		Gangs:              true,
+		Nominate:           true,
+		GangBindTimeout:    20 * time.Second,
+		GangHoldTimeout:    time.Minute,
+		AdmissionQPS:       500,
 		ShareResource:      string(res.Share),
 		GPUResource:        string(res.GPU),
 		SharesPerGPU:       int64(res.PerGPU),
@@ -121,6 +146,13 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.Float32Var(&o.EventQPS, "event-qps", o.EventQPS, "events per second")
 	fs.Float32Var(&o.RetryQPS, "retry-qps", o.RetryQPS, "waiting pods per second that the scheduler is made to try again")
 
+	fs.BoolVar(&o.Gangs, "gangs", o.Gangs, "start the members of a gang together or not at all; when off, members that wait are let go one by one")
+	fs.BoolVar(&o.Nominate, "nominate", o.Nominate, "nominate members of gangs to their nodes, so that kube-scheduler keeps other pods from the cpu and memory meant for them")
+	fs.DurationVar(&o.GangBindTimeout, "gang-bind-timeout", o.GangBindTimeout, "how long the bind of a member waits for the rest of its gang; with twice --bind-timeout it must stay below the httpTimeout of kube-scheduler's extender configuration")
+	fs.DurationVar(&o.GangHoldTimeout, "gang-hold-timeout", o.GangHoldTimeout, "how long a gang keeps its places while kube-scheduler does not bind it; more than --gang-bind-timeout")
+	fs.DurationVar(&o.GangStalenessGracePeriod, "gang-staleness-grace-period", o.GangStalenessGracePeriod, "how long a started gang of disruption mode All may have too few members before the rest is evicted, if its Gang object does not say; 0: for ever")
+	fs.Float32Var(&o.AdmissionQPS, "admission-qps", o.AdmissionQPS, "requests per second that hand members of gangs to kube-scheduler, two for each member")
+
 	fs.StringVar(&o.ShareResource, "share-resource", o.ShareResource, "resource that counts shares of GPUs")
 	fs.StringVar(&o.GPUResource, "gpu-resource", o.GPUResource, "resource that counts whole GPUs")
 	fs.Int64Var(&o.SharesPerGPU, "shares-per-gpu", o.SharesPerGPU, "shares that one GPU is cut into; the node plugins must have the same")
@@ -152,6 +184,10 @@ func (o *Options) Validate() error {
 	check(o.Placement == string(contract.PlacementBinpack) || o.Placement == string(contract.PlacementSpread), "--placement: %q; write binpack or spread", o.Placement)
 	check(o.KubeAPIQPS > 0 && o.KubeAPIBurst > 0, "--kube-api-qps and --kube-api-burst must be above 0")
 	check(o.EventQPS > 0 && o.RetryQPS > 0, "--event-qps and --retry-qps must be above 0")
+	check(o.GangBindTimeout >= time.Second, "--gang-bind-timeout: %v; write at least 1s", o.GangBindTimeout)
+	check(o.GangHoldTimeout > o.GangBindTimeout, "--gang-hold-timeout (%v) must be more than --gang-bind-timeout (%v)", o.GangHoldTimeout, o.GangBindTimeout)
+	check(o.GangStalenessGracePeriod >= 0, "--gang-staleness-grace-period: %v; write 0 or a time above it", o.GangStalenessGracePeriod)
+	check(o.AdmissionQPS > 0, "--admission-qps must be above 0")
 	for flag, name := range map[string]string{"share-resource": o.ShareResource, "gpu-resource": o.GPUResource} {
 		check(strings.Contains(name, "/") && len(validation.IsQualifiedName(name)) == 0, "--%s: %q; write a resource name with a domain, such as nvidia.com/gpu-share", flag, name)
 	}
@@ -159,6 +195,10 @@ func (o *Options) Validate() error {
 	check(o.SharesPerGPU >= 1 && o.SharesPerGPU <= int64(units.MaxSharesPerGPU), "--shares-per-gpu: %d; write a number between 1 and %d", o.SharesPerGPU, units.MaxSharesPerGPU)
 	return errors.Join(problems...)
 }
+
+// longestCall is how long kube-scheduler may wait for an answer: in a bind, for
+// the rest of the gang and two calls to the API server.
+func (o *Options) longestCall() time.Duration { return o.GangBindTimeout + 2*o.BindTimeout }
 
 // dnsNames are the names under which kube-scheduler may call.
 func (o *Options) dnsNames() []string {

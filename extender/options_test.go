@@ -33,7 +33,11 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 		"rates":                       {func(o *Options) { o.KubeAPIBurst, o.RetryQPS = 0, 0 }, []string{"--kube-api-burst", "--retry-qps"}},
 		"resources":                   {func(o *Options) { o.ShareResource, o.GPUResource = "cpu", "cpu" }, []string{"--share-resource", "--gpu-resource", "must be different"}},
 		"shares":                      {func(o *Options) { o.SharesPerGPU = 1001 }, []string{"--shares-per-gpu"}},
-		"namespace":                   {func(o *Options) { o.Namespace = "a.b" }, []string{"--namespace"}},
+		"gang times": {func(o *Options) {
+			o.GangBindTimeout, o.GangHoldTimeout, o.GangStalenessGracePeriod = 500*time.Millisecond, 500*time.Millisecond, -1
+		}, []string{"--gang-bind-timeout: 500ms", "--gang-hold-timeout (500ms) must be more", "--gang-staleness-grace-period"}},
+		"admission rate": {func(o *Options) { o.AdmissionQPS = 0 }, []string{"--admission-qps"}},
+		"namespace":      {func(o *Options) { o.Namespace = "a.b" }, []string{"--namespace"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -60,6 +64,7 @@ func TestFlagsAreWhatOthersRelyOn(t *testing.T) {
 		"kubeconfig", "namespace", "bind-address", "metrics-bind-address", "tls-cert-file", "tls-private-key-file", "tls-secret-name",
 		"client-ca-file", "allowed-client-names", "leader-elect", "hold-timeout", "placement", "kube-api-qps", "kube-api-burst",
 		"share-resource", "gpu-resource", "shares-per-gpu", "dns-names", "profiling",
+		"gangs", "nominate", "gang-bind-timeout", "gang-hold-timeout", "gang-staleness-grace-period", "admission-qps",
 	} {
 		if fs.Lookup(name) == nil {
 			t.Errorf("no flag --%s", name)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/tranche-dev/tranche/extender/bind"
 	"github.com/tranche-dev/tranche/extender/certificate"
+	"github.com/tranche-dev/tranche/extender/gangobject"
 	"github.com/tranche-dev/tranche/extender/metrics"
 	"github.com/tranche-dev/tranche/extender/planner"
 	"github.com/tranche-dev/tranche/extender/server"
@@ -54,6 +55,7 @@ type process struct {
 	o        *Options
 	planner  *planner.Planner
 	effects  *bind.Effects
+	gangs    *gangobject.Writer
 	watcher  *watch.Watcher
 	tls      *certificate.TLS
 	server   *server.Server
@@ -97,18 +99,28 @@ func newProcess(ctx context.Context, o *Options, c clients, clk clock.WithTicker
 	p.events = record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	p.events.StartRecordingToSink(bind.NewEventSink(&typedcorev1.EventSinkImpl{Interface: c.events.CoreV1().Events(metav1.NamespaceAll)}))
 	recorder := p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: leaseName})
-	p.effects = bind.NewEffects(c.main, recorder, p.metrics, bind.EffectsOptions{
-		Resources: res, RetryQPS: o.RetryQPS, EventQPS: o.EventQPS, Run: run,
-	})
+	p.gangs = gangobject.New(c.gangs, recorder, p.metrics, clk)
 	var err error
+	p.effects, err = bind.NewEffects(bind.EffectsClients{Main: c.main, Admission: c.admission}, recorder, p.gangs, p.metrics, bind.EffectsOptions{
+		Resources: res, RetryQPS: o.RetryQPS, EventQPS: o.EventQPS, AdmissionQPS: o.AdmissionQPS, Run: run, Clock: clk,
+	})
+	if err != nil {
+		return nil, p.abandon(err)
+	}
 	p.planner, err = planner.New(planner.Options{
 		Resources: res, Placement: contract.Placement(o.Placement), HoldTimeout: o.HoldTimeout, Clock: clk,
+		Gangs: o.Gangs, Nominate: o.Nominate, GangBindTimeout: o.GangBindTimeout, GangHoldTimeout: o.GangHoldTimeout,
+		StalenessGracePeriod: o.GangStalenessGracePeriod,
 	}, p.metrics, p.effects)
 	if err != nil {
 		return nil, p.abandon(err)
 	}
 	p.registry.MustRegister(metrics.NewLedgerCollector(func() *ledger.Snapshot { return p.planner.Snapshot().Ledger }))
-	p.watcher = watch.New(c.main, res, p.planner, p.planner)
+	audience := watch.Audience{Pods: p.planner, Nodes: p.planner}
+	if o.Gangs {
+		audience.Usages, audience.Gangs, audience.Groups = p.planner, p.planner, p.planner
+	}
+	p.watcher = watch.New(c.main, c.gangs, res, audience)
 	if p.election, err = newElection(c.election, o, run); err != nil {
 		return nil, p.abandon(err)
 	}
@@ -160,10 +172,11 @@ func (p *process) run(ctx context.Context, l listeners) error {
 			}
 		}
 	}
-	scheduler := server.HTTPServer(work, p.server.Handler(), p.tls.Config())
-	observer := server.HTTPServer(work, p.server.ObserverHandler(p.registry, p.o.Profiling), nil)
+	scheduler := server.HTTPServer(work, p.server.Handler(), p.tls.Config(), p.o.longestCall())
+	observer := server.HTTPServer(work, p.server.ObserverHandler(p.registry, p.o.Profiling), nil, 0)
 	parts.Go(func() { p.planner.Run(work) })
 	parts.Go(func() { p.effects.Run(work, p.planner) })
+	parts.Go(func() { p.gangs.Run(work) })
 	parts.Go(func() { p.tls.Run(work) })
 	parts.Go(part(func() error { return server.Serve(scheduler, l.scheduler) }))
 	parts.Go(part(func() error { return server.Serve(observer, l.observer) }))

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,8 +25,11 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	"k8s.io/utils/clock"
+	crclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/contract"
 )
 
@@ -43,13 +48,15 @@ type replica struct {
 type fakeAPI struct {
 	*fake.Clientset
 	// fail holds a func() error by "verb resource"; its error is the answer.
-	fail sync.Map
+	fail  sync.Map
+	gangs *fixture.GangAPI
 }
 
 func (f *fakeAPI) on(call string, answer func() error) { f.fail.Store(call, answer) }
 
-func apiServer(objects ...runtime.Object) *fakeAPI {
-	client := &fakeAPI{Clientset: fake.NewClientset(objects...)}
+func apiServer(t *testing.T, objects ...runtime.Object) *fakeAPI {
+	t.Helper()
+	client := &fakeAPI{Clientset: fake.NewClientset(objects...), gangs: fixture.Gangs(t, interceptor.Funcs{})}
 	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create, ok := action.(clienttesting.CreateActionImpl)
 		if !ok || action.GetSubresource() != "binding" {
@@ -104,7 +111,7 @@ func start(t *testing.T, client *fakeAPI, change func(*Options)) *replica {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	r.stop = cancel
-	p, err := newProcess(ctx, o, clients{client, client, client}, clock.RealClock{})
+	p, err := newProcess(ctx, o, clients{client, client, client, client, client.gangs}, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +220,7 @@ func (r *replica) bind(pod *corev1.Pod, node string) string {
 func TestFromStartToStop(t *testing.T) {
 	first := fixture.Bound(t, fixture.Pod("first", "60"), "a", map[string]contract.Grant{"c0": {GPU: fixture.GPU("a", 0), Shares: 60}})
 	pod := fixture.Pod("p", "40")
-	client := apiServer(fixture.Node(t, "a", fixture.Inventory("a", 1)), first, pod, fixture.Pod("q", "50"))
+	client := apiServer(t, fixture.Node(t, "a", fixture.Inventory("a", 1)), first, pod, fixture.Pod("q", "50"))
 	r := start(t, client, nil)
 	r.untilReady()
 	if got := r.filter(pod, "a"); got.Error != "" || len(*got.NodeNames) != 1 {
@@ -256,9 +263,113 @@ func TestFromStartToStop(t *testing.T) {
 	}
 }
 
+// member returns a gated member of the gang g.
+func member(name string) *corev1.Pod {
+	pod := fixture.Pod(name, "60")
+	pod.Labels = map[string]string{contract.GangLabel: "g"}
+	pod.Annotations[contract.GangMinCountAnnotation] = "2"
+	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: contract.AdmissionGate}}
+	return pod
+}
+
+func gates(t *testing.T, client *fakeAPI, name string) int {
+	t.Helper()
+	pod, err := client.CoreV1().Pods("demo").Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(pod.Spec.SchedulingGates)
+}
+
+func TestAGangWaitsThenStartsWhole(t *testing.T) {
+	node := fixture.Node(t, "a", fixture.Inventory("a", 2))
+	node.Status.Allocatable = corev1.ResourceList{
+		corev1.ResourcePods: resource.MustParse("10"), corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi"),
+		"nvidia.com/gpu-share": resource.MustParse("200"),
+	}
+	client := apiServer(t, node, member("m0"))
+	r := start(t, client, nil)
+	r.untilReady()
+	phase := func(want v1alpha1.GangPhase) func() (string, bool) {
+		return func() (string, bool) {
+			gang := &v1alpha1.Gang{}
+			if err := client.gangs.Get(t.Context(), crclient.ObjectKey{Namespace: "demo", Name: "g"}, gang); err != nil {
+				return err.Error(), false
+			}
+			return fmt.Sprintf("%+v", gang.Status), gang.Status.Phase == want
+		}
+	}
+	until(t, "waiting", phase(v1alpha1.GangPending))
+	if gates(t, client, "m0") != 1 {
+		t.Error("the gate of a lone member was lifted")
+	}
+	if _, err := client.CoreV1().Pods("demo").Create(t.Context(), member("m1"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "held", phase(v1alpha1.GangHeld))
+	until(t, "admitted", func() (string, bool) {
+		m0, m1 := gates(t, client, "m0"), gates(t, client, "m1")
+		return fmt.Sprint(m0, " and ", m1, " gates"), m0 == 0 && m1 == 0
+	})
+	answers := make(chan string)
+	for _, name := range []string{"m0", "m1"} {
+		pod, err := client.CoreV1().Pods("demo").Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.filter(pod, "a"); got.Error != "" || got.NodeNames == nil || len(*got.NodeNames) != 1 {
+			t.Errorf("filter: %+v", got)
+		}
+		go func() { answers <- r.bind(pod, "a") }()
+	}
+	for range 2 {
+		if got := <-answers; got != "" {
+			t.Errorf("bind: %s", got)
+		}
+	}
+	until(t, "bound", phase(v1alpha1.GangBound))
+	r.stop()
+	if err := r.wait(); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+func TestGatesAreLiftedWhenGangsAreOff(t *testing.T) {
+	client := apiServer(t, fixture.Node(t, "a", fixture.Inventory("a", 1)), member("m0"))
+	r := start(t, client, func(o *Options) { o.Gangs = false })
+	r.untilReady()
+	until(t, "let go", func() (string, bool) { return "still gated", gates(t, client, "m0") == 0 })
+	r.stop()
+	if err := r.wait(); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+func TestReadyWithoutTheDefinitionOfGangs(t *testing.T) {
+	client := apiServer(t, fixture.Node(t, "a", fixture.Inventory("a", 1)))
+	missing := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Group: "tranche.dev", Resource: "gangs"}, "", "", 0, true)
+	client.gangs = fixture.Gangs(t, interceptor.Funcs{
+		List: func(context.Context, crclient.WithWatch, crclient.ObjectList, ...crclient.ListOption) error {
+			return missing
+		},
+		Get: func(context.Context, crclient.WithWatch, crclient.ObjectKey, crclient.Object, ...crclient.GetOption) error {
+			return missing
+		},
+		Create: func(context.Context, crclient.WithWatch, crclient.Object, ...crclient.CreateOption) error {
+			return missing
+		},
+	})
+	r := start(t, client, nil)
+	r.untilReady()
+	r.stop()
+	if err := r.wait(); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}
+
 func TestOnlyTheLeaderAnswers(t *testing.T) {
 	pod := fixture.Pod("p", "60")
-	client := apiServer(fixture.Node(t, "a", fixture.Inventory("a", 1)), pod, fixture.Pod("q", "60"))
+	client := apiServer(t, fixture.Node(t, "a", fixture.Inventory("a", 1)), pod, fixture.Pod("q", "60"))
 	leader := start(t, client, nil)
 	leader.untilReady()
 	standby := start(t, client, nil)
@@ -292,7 +403,7 @@ func TestOnlyTheLeaderAnswers(t *testing.T) {
 }
 
 func TestALostLeaseEndsTheProcess(t *testing.T) {
-	client := apiServer(fixture.Node(t, "a", fixture.Inventory("a", 1)))
+	client := apiServer(t, fixture.Node(t, "a", fixture.Inventory("a", 1)))
 	r := start(t, client, nil)
 	r.untilReady()
 	client.on("update leases", func() error { return errEtcd })
@@ -302,7 +413,7 @@ func TestALostLeaseEndsTheProcess(t *testing.T) {
 }
 
 func TestNotReadyWhileItReads(t *testing.T) {
-	client := apiServer(fixture.Node(t, "a", fixture.Inventory("a", 1)))
+	client := apiServer(t, fixture.Node(t, "a", fixture.Inventory("a", 1)))
 	broken := make(chan struct{})
 	client.on("list pods", func() error {
 		select {
@@ -330,7 +441,7 @@ func TestNotReadyWhileItReads(t *testing.T) {
 
 func TestRunningCallsAreFinishedAtTheEnd(t *testing.T) {
 	pod := fixture.Pod("p", "60")
-	client := apiServer(fixture.Node(t, "a", fixture.Inventory("a", 1)), pod)
+	client := apiServer(t, fixture.Node(t, "a", fixture.Inventory("a", 1)), pod)
 	r := start(t, client, nil)
 	r.untilReady()
 	entered, leave := make(chan struct{}), make(chan struct{})
@@ -358,7 +469,7 @@ func TestRunningCallsAreFinishedAtTheEnd(t *testing.T) {
 }
 
 func TestCertificateFromASecret(t *testing.T) {
-	client := apiServer()
+	client := apiServer(t)
 	r := start(t, client, func(o *Options) {
 		o.TLSCertFile, o.TLSPrivateKeyFile, o.TLSSecretName = "", "", "tranche-extender-tls"
 		o.LeaderElect = false

@@ -58,7 +58,11 @@ type Options struct {
 
 	// DefaultQueue is for GPU pods whose namespace names no queue.
 	DefaultQueue string
-	Resources    contract.Resources
+	// GangGate puts the scheduling gate contract.AdmissionGate on members of
+	// gangs. Without it they are pending pods that the extender refuses until
+	// their gang has places, which keeps kube-scheduler busy.
+	GangGate  bool
+	Resources contract.Resources
 }
 
 // DefaultOptions are what the flags start from.
@@ -74,6 +78,7 @@ func DefaultOptions() *Options {
 		MetricsBindAddress:   "127.0.0.1:8081",
 		HealthBindAddress:    "127.0.0.1:8082",
 		DefaultQueue:         "default",
+		GangGate:             true,
 		Resources:            contract.DefaultResources(),
 	}
 }
@@ -93,6 +98,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", o.MetricsBindAddress, "HOST:PORT to serve /metrics on, plain HTTP; 0: none")
 	fs.StringVar(&o.HealthBindAddress, "health-bind-address", o.HealthBindAddress, "HOST:PORT to serve /healthz and /readyz on, plain HTTP; 0: none")
 	fs.StringVar(&o.DefaultQueue, "default-queue", o.DefaultQueue, "queue of GPU pods when neither they nor their namespace name one")
+	fs.BoolVar(&o.GangGate, "gang-gate", o.GangGate, "put the scheduling gate "+contract.AdmissionGate+" on members of gangs, which the extender lifts when it has places for the whole gang; false: they wait as pending pods")
 	fs.StringVar((*string)(&o.Resources.Share), "share-resource", string(o.Resources.Share), "resource that counts shares of GPUs")
 	fs.StringVar((*string)(&o.Resources.GPU), "gpu-resource", string(o.Resources.GPU), "resource that counts whole GPUs")
 	fs.Int64Var((*int64)(&o.Resources.PerGPU), "shares-per-gpu", int64(o.Resources.PerGPU), "shares that one GPU is cut into; the same for all of Tranche's programs")

@@ -40,7 +40,7 @@ func programs() []documented {
 			},
 		},
 		{
-			name: "tranche-webhook", purpose: "Admission webhook: translates and checks GPU requests.",
+			name: "tranche-webhook", purpose: "Admission webhook: translates and checks GPU requests, and holds members of gangs back.",
 			options: webhook.DefaultOptions(),
 			metrics: func(r *prometheus.Registry) error {
 				webhookserver.NewMetrics(r)

@@ -46,7 +46,11 @@ type kit struct {
 	onBind func(*corev1.Binding) (handled bool, err error)
 	onGet  func() error
 	events *record.FakeRecorder
+	// reports are what the planner says of gangs.
+	reports []planner.GangReport
 }
+
+func (k *kit) Report(report planner.GangReport) { k.reports = append(k.reports, report) }
 
 var resources = contract.DefaultResources()
 
@@ -64,8 +68,13 @@ func run(t *testing.T, f func(k *kit)) {
 			err := k.onGet()
 			return err != nil, nil, err
 		})
-		k.effects = NewEffects(k.client, k.events, k.metrics, EffectsOptions{Resources: resources, RetryQPS: 10, EventQPS: 10, Run: "r1"})
 		var err error
+		k.effects, err = NewEffects(EffectsClients{k.client, k.client}, k.events, k, k.metrics, EffectsOptions{
+			Resources: resources, RetryQPS: 10, EventQPS: 10, AdmissionQPS: 100, Run: "r1", Clock: clock.RealClock{},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 		k.planner, err = planner.New(planner.Options{Resources: resources, Placement: contract.PlacementBinpack, HoldTimeout: holdTimeout, Clock: clock.RealClock{}}, k.metrics, k.effects)
 		if err != nil {
 			t.Fatal(err)

@@ -1,7 +1,11 @@
-// Package bind writes to the API server: Bindings for kube-scheduler, and in
-// the background what the planner asks for as planner.Effects: wake-up patches,
-// events, and reads that settle what became of a call.
+// Package bind writes to the API server what the planner decided: Bindings
+// that carry the plan, and in the background wake-up patches, nominations,
+// lifted gates, evictions and events.
 //
-// No write is made under a lock or in the planner's goroutine. All writes are
-// bounded by the client's rate and by limits of their own.
+// A Binding never leaves its charge in doubt. A clear refusal is rolled back;
+// anything else is settled by reading the pod; if even that fails, the charge
+// stays until the pod could be read.
+//
+// What is done in the background is never in doubt either: it is tried again
+// until it has happened, the pod is gone, or the planner wants something else.
 package bind

@@ -2,20 +2,20 @@ package bind
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/tranche-dev/tranche/extender/metrics"
 	"github.com/tranche-dev/tranche/extender/planner"
@@ -29,52 +29,74 @@ type EffectsOptions struct {
 	Resources contract.Resources
 	// RetryQPS and EventQPS bound wake-up patches and events per second.
 	RetryQPS, EventQPS float32
+	// AdmissionQPS bounds the requests per second that nominate members of
+	// gangs and lift their gates: two for each.
+	AdmissionQPS float32
 	// Run tells this process from the ones before it, so that a wake-up patch
 	// always changes something: the ledger's versions begin anew.
-	Run string
+	Run   string
+	Clock clock.PassiveClock
+}
+
+// EffectsClients are the connections that Effects uses.
+type EffectsClients struct {
+	Main kubernetes.Interface
+	// Admission allows at least AdmissionQPS.
+	Admission kubernetes.Interface
+}
+
+// Reporter writes Gang objects. Report does not block.
+type Reporter interface {
+	Report(report planner.GangReport)
 }
 
 // Effects does in the background what the planner asks for. Its methods only
-// put things into queues: of wake-ups in the order asked, of events the last
+// put things into queues: of wake-ups in the order asked, of all else the last
 // one per pod.
 type Effects struct {
-	client   kubernetes.Interface
+	clients  EffectsClients
 	recorder record.EventRecorder
+	reporter Reporter
 	metrics  *metrics.Metrics
 	opts     EffectsOptions
 
-	wakes    workqueue.TypedRateLimitingInterface[wake]
-	warnings workqueue.TypedRateLimitingInterface[ledger.Pod]
-	doubts   workqueue.TypedRateLimitingInterface[ledger.Pod]
+	wakes      workqueue.TypedRateLimitingInterface[wake]
+	warnings   workqueue.TypedRateLimitingInterface[ledger.Pod]
+	doubts     workqueue.TypedRateLimitingInterface[ledger.Pod]
+	admissions workqueue.TypedRateLimitingInterface[ledger.Pod]
+	evictions  workqueue.TypedRateLimitingInterface[ledger.Pod]
 
 	mu    sync.Mutex
 	texts map[ledger.Pod]warning
+	// intents and ends are what the planner wants of the pods in admissions
+	// and evictions.
+	intents map[ledger.Pod]*intent
+	ends    map[ledger.Pod]*end
+	// evicted are the last pods whose eviction was told of.
+	evicted *lru.Cache[types.UID, struct{}]
 }
 
 var _ planner.Effects = (*Effects)(nil)
 
-type wake struct {
-	pod     ledger.Pod
-	version uint64
-}
-
 type warning struct{ reason, message string }
 
 // NewEffects returns Effects whose queues fill until Run is called.
-func NewEffects(client kubernetes.Interface, recorder record.EventRecorder, m *metrics.Metrics, opts EffectsOptions) *Effects {
-	return &Effects{
-		client: client, recorder: recorder, metrics: m, opts: opts,
-		wakes: newQueue[wake](), warnings: newQueue[ledger.Pod](), doubts: newQueue[ledger.Pod](),
-		texts: map[ledger.Pod]warning{},
+func NewEffects(clients EffectsClients, recorder record.EventRecorder, reporter Reporter, m *metrics.Metrics, opts EffectsOptions) (*Effects, error) {
+	evicted, err := lru.New[types.UID, struct{}](mostEvicted)
+	if err != nil {
+		return nil, fmt.Errorf("evicted pods: %w", err)
 	}
+	return &Effects{
+		clients: clients, recorder: recorder, reporter: reporter, metrics: m, opts: opts,
+		wakes: newQueue[wake](), warnings: newQueue[ledger.Pod](), doubts: newQueue[ledger.Pod](),
+		admissions: newQueue[ledger.Pod](), evictions: newQueue[ledger.Pod](),
+		texts: map[ledger.Pod]warning{}, intents: map[ledger.Pod]*intent{}, ends: map[ledger.Pod]*end{}, evicted: evicted,
+	}, nil
 }
 
 func newQueue[T comparable]() workqueue.TypedRateLimitingInterface[T] {
 	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[T](200*time.Millisecond, 30*time.Second))
 }
-
-// Wake implements planner.Effects.
-func (e *Effects) Wake(pod ledger.Pod, version uint64) { e.wakes.Add(wake{pod, version}) }
 
 // Warn implements planner.Effects.
 func (e *Effects) Warn(pod ledger.Pod, reason, message string) {
@@ -87,6 +109,9 @@ func (e *Effects) Warn(pod ledger.Pod, reason, message string) {
 // Verify implements planner.Effects.
 func (e *Effects) Verify(pod ledger.Pod) { e.doubts.Add(pod) }
 
+// Report implements planner.Effects.
+func (e *Effects) Report(report planner.GangReport) { e.reporter.Report(report) }
+
 // truth hears what became of pods in doubt.
 type truth interface {
 	Truth(ctx context.Context, uid types.UID, pod *view.Pod)
@@ -97,14 +122,18 @@ func newLimiter(qps float32) flowcontrol.RateLimiter {
 	return flowcontrol.NewTokenBucketRateLimiter(qps, max(1, int(2*qps)))
 }
 
-// workers is how many calls of a kind may be on their way at once: enough that
-// the rate limit, not a round trip, is what bounds them.
-const workers = 4
+// How many calls of a kind may be on their way at once: enough that the rate
+// limit, not a round trip, is what bounds them. 32 calls of 60 ms each are 500
+// a second, on an API server that is slow because a whole gang is admitted.
+const (
+	workers          = 4
+	admissionWorkers = 32
+)
 
 // Run works until ctx ends.
 func (e *Effects) Run(ctx context.Context, t truth) {
 	var running sync.WaitGroup
-	retries, events := newLimiter(e.opts.RetryQPS), newLimiter(e.opts.EventQPS)
+	retries, events, admissions := newLimiter(e.opts.RetryQPS), newLimiter(e.opts.EventQPS), newLimiter(e.opts.AdmissionQPS)
 	for range workers {
 		running.Go(func() {
 			work(ctx, e.wakes, func(w wake) error {
@@ -115,6 +144,12 @@ func (e *Effects) Run(ctx context.Context, t truth) {
 			})
 		})
 		running.Go(func() { work(ctx, e.doubts, func(pod ledger.Pod) error { return e.verify(ctx, pod, t) }) })
+		running.Go(func() { work(ctx, e.evictions, func(pod ledger.Pod) error { return e.evict(ctx, pod) }) })
+	}
+	for range admissionWorkers {
+		running.Go(func() {
+			work(ctx, e.admissions, func(pod ledger.Pod) error { return e.fulfil(ctx, pod, admissions) })
+		})
 	}
 	running.Go(func() {
 		work(ctx, e.warnings, func(pod ledger.Pod) error {
@@ -128,6 +163,8 @@ func (e *Effects) Run(ctx context.Context, t truth) {
 	e.wakes.ShutDown()
 	e.warnings.ShutDown()
 	e.doubts.ShutDown()
+	e.admissions.ShutDown()
+	e.evictions.ShutDown()
 	running.Wait()
 }
 
@@ -148,36 +185,6 @@ func work[T comparable](ctx context.Context, queue workqueue.TypedRateLimitingIn
 	}
 }
 
-// mostWakes is how often one wake-up patch is tried; the planner asks again
-// after a while.
-const mostWakes = 5
-
-// wake changes an annotation of the pod, which makes the scheduler try it.
-func (e *Effects) wake(ctx context.Context, w wake) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid":         w.pod.UID, // not another pod of that name
-		"annotations": map[string]string{contract.RetryAnnotation: fmt.Sprintf("%d-%s", w.version, e.opts.Run)},
-	}})
-	if err == nil {
-		_, err = e.client.CoreV1().Pods(w.pod.Namespace).Patch(ctx, w.pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	}
-	log := klog.FromContext(ctx)
-	switch {
-	case err == nil:
-		e.metrics.Retries.WithLabelValues("ok").Inc()
-		return nil
-	case apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err):
-		e.metrics.Retries.WithLabelValues("gone").Inc()
-		return nil
-	case e.wakes.NumRequeues(w) >= mostWakes:
-		e.metrics.Retries.WithLabelValues("failed").Inc()
-		log.Error(err, "Waiting pod could not be patched", "pod", klog.KRef(w.pod.Namespace, w.pod.Name))
-		return nil
-	default:
-		return err
-	}
-}
-
 func (e *Effects) warn(pod ledger.Pod) {
 	e.mu.Lock()
 	text, ok := e.texts[pod]
@@ -190,11 +197,14 @@ func (e *Effects) warn(pod ledger.Pod) {
 	e.recorder.Event(ref, corev1.EventTypeWarning, text.reason, text.message)
 }
 
+// callTimeout bounds one call in the background.
+const callTimeout = 10 * time.Second
+
 // verify reads the pod and tells the planner.
 func (e *Effects) verify(ctx context.Context, pod ledger.Pod, t truth) error {
-	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	found, err := readPod(ctx, e.client, planner.Target{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name})
+	found, err := readPod(ctx, e.clients.Main, target(pod))
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Pod in doubt could not be read", "pod", klog.KRef(pod.Namespace, pod.Name), "reason", err.Error())
 		return err
@@ -207,5 +217,20 @@ func (e *Effects) verify(ctx context.Context, pod ledger.Pod, t truth) error {
 	return nil
 }
 
-// verifyTimeout bounds one read of a pod in doubt.
-const verifyTimeout = 10 * time.Second
+// gone says whether a call that named the pod's UID failed with err because the
+// pod is gone. A conflict may also be that others change the pod all the time,
+// and an invalid object an admission policy's refusal, so then it is read.
+func (e *Effects) gone(ctx context.Context, pod ledger.Pod, err error) bool {
+	if apierrors.IsNotFound(err) {
+		return true
+	}
+	if !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
+		return false
+	}
+	found, err := readPod(ctx, e.clients.Main, target(pod))
+	return err == nil && found == nil
+}
+
+func target(pod ledger.Pod) planner.Target {
+	return planner.Target{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}
+}

@@ -36,6 +36,23 @@ type Metrics struct {
 	Retries *prometheus.CounterVec
 	// Waiting is the number of refused pods by reason.
 	Waiting *prometheus.GaugeVec
+	// Nominations counts patches of a pod's nominated node, by result: "ok",
+	// "gone" or "failed", which is not tried again.
+	Nominations *prometheus.CounterVec
+	// Admissions counts members of gangs handed to the scheduler, by result:
+	// "ok", "gone", "withdrawn" before it was done, or "failed", which is tried
+	// again and so counted for each try.
+	Admissions *prometheus.CounterVec
+	// AdmissionDuration is from being asked to a pod being with the scheduler.
+	AdmissionDuration prometheus.Histogram
+	// Evictions counts evictions by reason and result: "ok", "gone", "failed",
+	// which is counted for each try, or "given_up".
+	Evictions *prometheus.CounterVec
+	// Gangs is the number of gangs by phase.
+	Gangs *prometheus.GaugeVec
+	// GangWrites counts writes of Gang objects by verb and result: "ok",
+	// "conflict" or "failed".
+	GangWrites *prometheus.CounterVec
 	// Ready and Leader are 1 or 0.
 	Ready, Leader prometheus.Gauge
 }
@@ -66,11 +83,25 @@ func New(reg prometheus.Registerer) *Metrics {
 		Waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "waiting_pods", Help: "Refused pods by reason.",
 		}, []string{"reason"}),
-		Ready:  gauge("ready", "1 if this replica answers kube-scheduler."),
-		Leader: gauge("leader", "1 if this replica holds the lease."),
+		Nominations: counters("nominations_total", "Patches of members' nominated nodes, by result.", "result"),
+		Admissions:  counters("admissions_total", "Members of gangs handed to the scheduler, by result; failed tries are made again.", "result"),
+		AdmissionDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "admission_duration_seconds",
+			Help: "Time from the decision that a member of a gang may start until the scheduler has it.",
+			// 1 ms to 65 s: two patches take milliseconds, a gang of thousands
+			// waits for the rate limit.
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 17),
+		}),
+		Evictions: counters("evictions_total", "Evictions of members of gangs, by reason and result; failed tries are made again for a while.", "reason", "result"),
+		Gangs: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "gangs", Help: "Gangs that have members, by phase.",
+		}, []string{"phase"}),
+		GangWrites: counters("gang_writes_total", "Writes of Gang objects by verb and result; failed ones are made again.", "verb", "result"),
+		Ready:      gauge("ready", "1 if this replica answers kube-scheduler."),
+		Leader:     gauge("leader", "1 if this replica holds the lease."),
 	}
 	reg.MustRegister(m.Requests, m.Panics, m.BindFailures, m.HoldReleases, m.PlanMismatches, m.UnplannedPods,
-		m.Retries, m.Waiting, m.Ready, m.Leader)
+		m.Retries, m.Waiting, m.Nominations, m.Admissions, m.AdmissionDuration, m.Evictions, m.Gangs, m.GangWrites, m.Ready, m.Leader)
 	for _, verb := range Verbs {
 		h := prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: verb + "_duration_seconds",

@@ -23,6 +23,12 @@ func TestMetricsAreWellNamed(t *testing.T) {
 	m.HoldReleases.WithLabelValues("expired").Inc()
 	m.Retries.WithLabelValues("ok").Inc()
 	m.Waiting.WithLabelValues("Invalid").Set(1)
+	m.Nominations.WithLabelValues("ok").Inc()
+	m.Admissions.WithLabelValues("ok").Inc()
+	m.AdmissionDuration.Observe(1)
+	m.Evictions.WithLabelValues("BelowMinCount", "ok").Inc()
+	m.Gangs.WithLabelValues("Held").Set(1)
+	m.GangWrites.WithLabelValues("create", "ok").Inc()
 	registry.MustRegister(NewLedgerCollector(func() *ledger.Snapshot { return ledger.New().Snapshot() }))
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {

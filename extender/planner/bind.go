@@ -55,74 +55,86 @@ func (e *RefusedError) Error() string {
 // told of it. The call does not end with the client's patience: a reservation
 // that nobody knows of would never be lifted.
 func (p *Planner) Reserve(ctx context.Context, t Target, pod *view.Pod) (Reservation, error) {
-	type answer struct {
-		r   Reservation
-		err error
-	}
-	a, err := ask(context.WithoutCancel(ctx), p, func(_ context.Context, s *state, now time.Time) answer {
-		r, err := s.reserve(t, pod, now)
-		return answer{r, err}
+	a, err := ask(context.WithoutCancel(ctx), p, func(_ context.Context, s *state, now time.Time) reserved {
+		return s.reserve(t, pod, now)
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return Reservation{}, err
+	case a.waiting != nil:
+		return p.await(ctx, t, a.waiting)
+	default:
+		return a.r, a.err
 	}
-	return a.r, a.err
 }
 
-func (s *state) reserve(t Target, pod *view.Pod, now time.Time) (Reservation, error) {
+func (s *state) reserve(t Target, pod *view.Pod, now time.Time) reserved {
+	refuse := func(err error) reserved { return reserved{err: err} }
 	// 1. What was decided stays decided.
 	record, claimed := s.ledger.Get(t.UID)
 	if claimed && record.State == ledger.Allocated {
 		switch _, inFlight := s.binding[t.UID]; {
 		case inFlight:
-			return Reservation{}, ErrInProgress
+			return refuse(ErrInProgress)
 		case record.Node == t.Node:
-			return Reservation{Done: true}, nil
+			return reserved{r: Reservation{Done: true}}
 		default:
-			return Reservation{}, ErrBoundElsewhere
+			return refuse(ErrBoundElsewhere)
 		}
 	}
 	// 2. The newest that is known of the pod.
 	pod = s.known(t.UID, pod)
 	switch {
 	case pod == nil:
-		return Reservation{}, ErrUnknownPod
+		return refuse(ErrUnknownPod)
 	case pod.UID != t.UID || pod.Namespace != t.Namespace || pod.Name != t.Name:
-		return Reservation{}, ErrWrongPod
+		return refuse(ErrWrongPod)
+	}
+	if pod.Member != nil && s.p.opts.Gangs {
+		m := s.members[t.UID]
+		if m == nil {
+			s.observeMember(pod, now) // the watch is behind
+			return refuse(&RefusedError{GangWaits})
+		}
+		return s.reserveMember(m, t, now)
 	}
 	if reason := unplaceable(pod); reason != "" {
-		return Reservation{}, &RefusedError{reason}
+		return refuse(&RefusedError{reason})
 	}
 	// 3. A node of another device plugin.
 	if s.foreign[t.Node] && pod.WholeOnly() {
 		s.release(t.UID, now)
-		return Reservation{}, nil
+		return reserved{}
 	}
 	// 4. The hold, if it is there and its GPUs still are what they were.
 	held := claimed && record.Node == t.Node && s.prolong(record, now)
 	if !held {
 		if reason := s.hold(pod, t.Node, now); reason != "" {
-			return Reservation{}, &RefusedError{reason}
+			return refuse(&RefusedError{reason})
 		}
 	}
 	committed, ok := s.ledger.Commit(t.UID)
 	if !ok {
-		return Reservation{}, &RefusedError{Decided}
+		return refuse(&RefusedError{Decided})
 	}
 	s.binding[t.UID] = t.Node
 	s.p.decided.Store(t.UID, t.Node)
 	plan := committed.Plan
-	return Reservation{Plan: &plan}, nil
+	return reserved{r: Reservation{Plan: &plan}}
 }
 
 // prolong renews a hold. It fails if one of its GPUs is gone or unhealthy now.
 func (s *state) prolong(r *ledger.Record, now time.Time) bool {
+	return s.ledger.Hold(claimOf(r), now.Add(s.p.opts.HoldTimeout)) == ""
+}
+
+// claimOf is what was claimed for r.
+func claimOf(r *ledger.Record) ledger.Claim {
 	charges := make(map[contract.GPUUUID]units.Shares, len(r.Charges))
 	for _, c := range r.Charges {
 		charges[c.GPU] = c.Shares
 	}
-	claim := ledger.Claim{Pod: r.Pod, Node: r.Node, Charges: charges, Plan: r.Plan}
-	return s.ledger.Hold(claim, now.Add(s.p.opts.HoldTimeout)) == ""
+	return ledger.Claim{Pod: r.Pod, Node: r.Node, Charges: charges, Plan: r.Plan}
 }
 
 // known returns the newest view of a pod: the watch's or Filter's, else the
@@ -154,6 +166,7 @@ func (p *Planner) Bound(ctx context.Context, t Target) {
 			s.unconfirmed[t.UID] = now.Add(confirmWithin)
 		}
 		s.unpend(t.UID, now)
+		s.stirGang(t.UID)
 	})
 }
 
@@ -161,6 +174,14 @@ func (p *Planner) Bound(ctx context.Context, t Target) {
 func (p *Planner) Abort(ctx context.Context, t Target) {
 	p.conclude(ctx, func(s *state, now time.Time) {
 		delete(s.binding, t.UID)
+		if m := s.members[t.UID]; m != nil && m.place != nil && s.p.opts.Gangs {
+			s.p.decided.Delete(t.UID)
+			if s.ledger.Rollback(t.UID, now.Add(capFactor*s.p.opts.GangHoldTimeout)) {
+				s.p.metrics.HoldReleases.WithLabelValues("bind_failed").Inc()
+				s.bindFailed(m, now)
+			}
+			return
+		}
 		if s.ledger.Rollback(t.UID, now) {
 			s.p.metrics.HoldReleases.WithLabelValues("bind_failed").Inc()
 			s.release(t.UID, now)
@@ -184,6 +205,7 @@ func (p *Planner) Truth(ctx context.Context, uid types.UID, pod *view.Pod) {
 		default:
 			s.p.decided.Delete(uid)
 			s.ledger.Rollback(uid, now.Add(s.p.opts.HoldTimeout))
+			s.stirGang(uid)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/ledger"
 )
 
@@ -22,6 +24,23 @@ type State struct {
 	BrokenNodes []BrokenNode `json:"brokenNodes"`
 	// Waiting are the refused pods, the oldest first.
 	Waiting []WaitingPod `json:"waiting"`
+	// Gangs are by namespace and name.
+	Gangs []GangState `json:"gangs"`
+}
+
+// GangState is a gang; its counts are those of v1alpha1.GangStatus.
+type GangState struct {
+	Namespace string             `json:"namespace"`
+	Name      string             `json:"name"`
+	Phase     v1alpha1.GangPhase `json:"phase"`
+	MinCount  int                `json:"minCount"`
+	Members   int32              `json:"members"`
+	Held      int32              `json:"held"`
+	Bound     int32              `json:"bound"`
+	Running   int32              `json:"running"`
+	// Reason is one word, Message a sentence; empty if it waits for nothing.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
 }
 
 // BrokenNode is a node and what is wrong with its inventory.
@@ -47,7 +66,7 @@ type WaitingPod struct {
 // not see in the snapshot; the big part is made by the caller.
 func (p *Planner) State(ctx context.Context) (State, error) {
 	state, err := ask(ctx, p, func(_ context.Context, s *state, _ time.Time) State {
-		d := State{ForeignNodes: slices.Sorted(maps.Keys(s.foreign)), BrokenNodes: []BrokenNode{}, Waiting: []WaitingPod{}}
+		d := State{ForeignNodes: slices.Sorted(maps.Keys(s.foreign)), BrokenNodes: []BrokenNode{}, Waiting: []WaitingPod{}, Gangs: s.gangStates()}
 		for name, problem := range s.broken {
 			d.BrokenNodes = append(d.BrokenNodes, BrokenNode{name, problem})
 		}
@@ -69,4 +88,25 @@ func (p *Planner) State(ctx context.Context) (State, error) {
 	slices.SortFunc(state.BrokenNodes, func(a, b BrokenNode) int { return strings.Compare(a.Name, b.Name) })
 	state.Dump = p.snapshot.Load().Ledger.Dump()
 	return state, nil
+}
+
+// gangStates lists all gangs.
+func (s *state) gangStates() []GangState {
+	list := make([]GangState, 0, len(s.gangs))
+	for _, g := range s.gangs {
+		t := s.stand(g)
+		status := s.gangStatus(g, t)
+		d := GangState{
+			Namespace: g.key.Namespace, Name: g.key.Name, Phase: status.Phase, MinCount: t.minCount,
+			Members: status.Members, Held: status.Held, Bound: status.Bound, Running: status.Running,
+		}
+		if g.why != nil {
+			d.Reason, d.Message = g.why.word, g.why.message
+		}
+		list = append(list, d)
+	}
+	slices.SortFunc(list, func(a, b GangState) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return list
 }

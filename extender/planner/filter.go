@@ -31,6 +31,9 @@ func (p *Planner) Filter(ctx context.Context, pod *corev1.Pod, nodes []string) (
 	if v == nil {
 		return Verdict{Passed: len(nodes)}, nil
 	}
+	if v.Member != nil && p.opts.Gangs {
+		return p.filterMember(ctx, v, nodes)
+	}
 	snapshot := p.snapshot.Load()
 	verdict, only := p.judge(snapshot, v, nodes)
 	log := klog.FromContext(ctx).V(2)

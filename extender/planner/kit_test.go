@@ -27,6 +27,11 @@ type effects struct {
 	woken    []string
 	warned   []string
 	verified []string
+	admitted []Admission
+	// withdrawn and evicted are names of pods.
+	withdrawn []string
+	evicted   []string
+	reports   map[GangKey]GangReport
 }
 
 func (e *effects) Wake(pod ledger.Pod, _ uint64) { e.note(&e.woken, pod.Name) }
@@ -34,6 +39,22 @@ func (e *effects) Warn(pod ledger.Pod, reason, message string) {
 	e.note(&e.warned, pod.Name+": "+reason+": "+message)
 }
 func (e *effects) Verify(pod ledger.Pod) { e.note(&e.verified, pod.Name) }
+
+func (e *effects) Admit(list []Admission) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.admitted = append(e.admitted, list...)
+}
+func (e *effects) Withdraw(pod ledger.Pod)           { e.note(&e.withdrawn, pod.Name) }
+func (e *effects) Evict(pod ledger.Pod, _, _ string) { e.note(&e.evicted, pod.Name) }
+func (e *effects) Report(r GangReport) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.reports == nil {
+		e.reports = map[GangKey]GangReport{}
+	}
+	e.reports[r.Key] = r
+}
 
 func (e *effects) note(list *[]string, text string) {
 	e.mu.Lock()
@@ -56,15 +77,21 @@ type kit struct {
 	p       *Planner
 	effects *effects
 	metrics *metrics.Metrics
+	stop    func()
 }
 
-const holdTimeout = 15 * time.Second
+const (
+	holdTimeout     = 15 * time.Second
+	gangBindTimeout = 20 * time.Second
+	gangHoldTimeout = time.Minute
+)
 
 func newPlanner(tb testing.TB, e Effects) (*Planner, *metrics.Metrics) {
 	tb.Helper()
 	m := metrics.New(prometheus.NewRegistry())
 	p, err := New(Options{
 		Resources: contract.DefaultResources(), Placement: contract.PlacementBinpack, HoldTimeout: holdTimeout, Clock: clock.RealClock{},
+		Gangs: true, Nominate: true, GangBindTimeout: gangBindTimeout, GangHoldTimeout: gangHoldTimeout,
 	}, m, e)
 	if err != nil {
 		tb.Fatal(err)
@@ -75,18 +102,28 @@ func newPlanner(tb testing.TB, e Effects) (*Planner, *metrics.Metrics) {
 // run runs f with a planner whose time passes only when everybody waits.
 func run(t *testing.T, f func(k *kit)) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &kit{T: t, effects: &effects{}}
-		k.p, k.metrics = newPlanner(t, k.effects)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			k.p.Run(ctx)
-			close(done)
-		}()
+		k := &kit{T: t}
+		k.start()
 		f(k)
+		k.stop()
+	})
+}
+
+// start runs a planner that knows nothing yet.
+func (k *kit) start() {
+	k.effects = &effects{}
+	k.p, k.metrics = newPlanner(k.T, k.effects)
+	ctx, cancel := context.WithCancel(k.Context())
+	done := make(chan struct{})
+	p := k.p
+	go func() {
+		p.Run(ctx)
+		close(done)
+	}()
+	k.stop = func() {
 		cancel()
 		<-done
-	})
+	}
 }
 
 func (k *kit) node(name string, gpus int) { k.inventory(name, fixture.Inventory(name, gpus)) }

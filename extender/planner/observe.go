@@ -32,7 +32,10 @@ func (p *Planner) ObserveNode(ctx context.Context, node *view.Node) {
 // ForgetNode tells that a node is gone. Its pods' charges stay until they are
 // gone as well.
 func (p *Planner) ForgetNode(ctx context.Context, name string) {
-	p.event(ctx, func(log logr.Logger, s *state, now time.Time) { s.observeNode(log, &view.Node{Name: name}, now) })
+	p.event(ctx, func(log logr.Logger, s *state, now time.Time) {
+		s.observeNode(log, &view.Node{Name: name}, now)
+		s.forgetNode(name)
+	})
 }
 
 // Rebuilt tells that everything that exists has been observed, and returns when
@@ -60,9 +63,28 @@ func (p *Planner) event(ctx context.Context, f func(log logr.Logger, s *state, n
 }
 
 func (s *state) observe(log logr.Logger, pod *view.Pod, now time.Time) {
+	s.charge(log, pod, now)
+	switch {
+	case pod.Member == nil:
+	case s.p.opts.Gangs:
+		s.observeMember(pod, now)
+	case pod.Member.Gated:
+		// Gangs are switched off: nobody waits.
+		s.p.effects.Admit([]Admission{{Pod: ref(pod), Gated: true, Version: s.ledger.Version()}})
+	}
+}
+
+// charge brings the ledger and the list of pending pods up to date with pod.
+func (s *state) charge(log logr.Logger, pod *view.Pod, now time.Time) {
 	switch {
 	case pod.Ended:
+		r, ok := s.ledger.Get(pod.UID)
 		s.forget(pod.UID, now)
+		if m := s.members[pod.UID]; m != nil && ok && r.State == ledger.Allocated && !pod.Member.Succeeded {
+			m.pod = pod
+			s.forgetMember(pod.UID, now)
+			s.vacate(m, r, now)
+		}
 	case pod.Node == "":
 		// Never a reason to release anything: the news may be older than our
 		// own Binding.
@@ -73,7 +95,10 @@ func (s *state) observe(log logr.Logger, pod *view.Pod, now time.Time) {
 			e.waiting = false
 			s.waitingChanged = true
 		}
-		s.explainUnasked(e, now)
+		if pod.Member == nil || !s.p.opts.Gangs {
+			s.observeNomination(e, now)
+			s.explainUnasked(e, now)
+		}
 	default:
 		s.allocate(log, pod, now)
 	}
@@ -84,10 +109,15 @@ func (s *state) observe(log logr.Logger, pod *view.Pod, now time.Time) {
 // was deleted by force: its kubelet learns of it only now, and gives the
 // containers their grace period with the GPUs in their hands.
 func (s *state) gone(log logr.Logger, last *view.Pod, now time.Time) {
+	m := s.members[last.UID]
+	s.forgetMember(last.UID, now)
 	r, ok := s.ledger.Get(last.UID)
 	running := ok && r.State == ledger.Allocated && last.Node == r.Node && !last.Ended
 	if !running || !s.ledger.Node(r.Node).Known() {
 		s.forget(last.UID, now)
+		if m != nil && ok && r.State == ledger.Allocated {
+			s.vacate(m, r, now)
+		}
 		return
 	}
 	s.lingering[last.UID] = now.Add(last.Grace + lingerMargin)
@@ -124,6 +154,7 @@ func (s *state) unpend(uid types.UID, now time.Time) {
 		return
 	}
 	delete(s.pending, uid)
+	s.forgetNomination(uid)
 	s.waitingChanged = s.waitingChanged || e.waiting
 	if s.woken[uid] != nil {
 		// What was left free for it is for others, unless it was taken.
@@ -156,6 +187,8 @@ func (s *state) allocate(log logr.Logger, pod *view.Pod, now time.Time) {
 }
 
 func (s *state) observeNode(log logr.Logger, node *view.Node, now time.Time) {
+	s.nodeOf(node.Name).view = node
+	s.capacity++
 	if foreign := node.Foreign(); foreign != s.foreign[node.Name] {
 		s.foreignChanged = true
 		if foreign {
@@ -208,6 +241,12 @@ func (s *state) sweep(now time.Time) {
 		}
 		if !e.watched && now.Sub(e.touched) > forgetAfter {
 			s.unpend(uid, now)
+		}
+	}
+	for _, m := range s.members {
+		if m.warned != "" && m.pod.Node == "" && now.Sub(m.warnedAt) >= reportAgain {
+			m.warned = ""
+			s.stirGang(m.pod.UID)
 		}
 	}
 	// 3. Room that nobody can have missed any more.

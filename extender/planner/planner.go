@@ -30,17 +30,19 @@ type Options struct {
 	// must be longer than the scheduler takes from Filter to Bind.
 	HoldTimeout time.Duration
 	Clock       clock.WithTicker
-}
 
-// Effects are what the planner wants done outside. None of them may block.
-type Effects interface {
-	// Wake makes the scheduler try the pod again; version is the ledger's.
-	Wake(pod ledger.Pod, version uint64)
-	// Warn puts a Warning event on the pod.
-	Warn(pod ledger.Pod, reason, message string)
-	// Verify reads the pod from the API server, however often that takes, and
-	// answers with Truth.
-	Verify(pod ledger.Pod)
+	// Gangs says whether gangs are heeded. Without, all gates are lifted and
+	// members are placed like any other pods.
+	Gangs bool
+	// Nominate says whether members are nominated to their nodes.
+	Nominate bool
+	// GangBindTimeout is how long a member waits in Bind for the others, and
+	// GangHoldTimeout, longer, how long a gang keeps its places without
+	// progress.
+	GangBindTimeout, GangHoldTimeout time.Duration
+	// StalenessGracePeriod is how long a started gang of disruption mode All may
+	// be below its minimum before the rest is evicted; 0: for ever.
+	StalenessGracePeriod time.Duration
 }
 
 // Planner is the handle to the goroutine. All methods may be called by any
@@ -60,6 +62,9 @@ type Planner struct {
 	// ago (string by types.UID). Only the owner writes; Filter reads, to keep
 	// such a pod where it is.
 	decided sync.Map
+	// places holds the node of gang members that have a place (string by
+	// types.UID). Only the owner writes; Filter reads.
+	places sync.Map
 
 	// live is whether Observe and ObserveNode have told of everything once.
 	live atomic.Bool
@@ -111,7 +116,10 @@ func (p *Planner) Run(ctx context.Context) {
 			p.batch(ctx, s, c)
 		case <-ticker.C():
 			s.tick(klog.FromContext(ctx), p.opts.Clock.Now())
+			s.favour(p.opts.Clock.Now())
+			s.planGangs(klog.FromContext(ctx), p.opts.Clock.Now())
 			p.publish(s)
+			s.flush()
 		}
 	}
 }
@@ -135,10 +143,15 @@ func (p *Planner) batch(ctx context.Context, s *state, first command) {
 		}
 		break
 	}
+	s.favour(p.opts.Clock.Now())
+	if s.gangsDirty && p.opts.Gangs {
+		s.planGangs(klog.FromContext(ctx), p.opts.Clock.Now())
+	}
 	p.publish(s)
 	for _, reply := range replies {
 		reply()
 	}
+	s.flush()
 }
 
 // send hands c over without waiting for its effect.
@@ -196,13 +209,17 @@ func (p *Planner) view(pod *corev1.Pod) *view.Pod {
 
 // query prepares the question whether and how pod fits.
 func (p *Planner) query(pod *view.Pod) *placement.Query {
-	policy := p.opts.Placement
-	if pod.Request.Placement != "" {
-		policy = pod.Request.Placement
-	}
 	return placement.New(pod.Request, placement.Options{
-		Policy: placement.For(policy), Without: pod.UID, PerGPU: p.opts.Resources.PerGPU,
+		Policy: p.policy(pod), Without: pod.UID, PerGPU: p.opts.Resources.PerGPU,
 	})
+}
+
+// policy is the one that applies to pod.
+func (p *Planner) policy(pod *view.Pod) placement.Policy {
+	if pod.Request.Placement != "" {
+		return placement.For(pod.Request.Placement)
+	}
+	return placement.For(p.opts.Placement)
 }
 
 // ref is the ledger's name for pod.

@@ -27,6 +27,9 @@ func (p *Planner) Prioritize(ctx context.Context, pod *corev1.Pod, nodes []strin
 		}
 		return priorities, nil
 	}
+	if v.Member != nil && p.opts.Gangs {
+		return p.prioritizeMember(pod, nodes), nil
+	}
 	snapshot := p.snapshot.Load()
 	query := p.query(v)
 	fits := make([]string, 0, len(nodes))

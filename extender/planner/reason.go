@@ -2,6 +2,7 @@ package planner
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/tranche-dev/tranche/pkg/placement"
 )
@@ -20,6 +21,13 @@ const (
 	Deleting Reason = "the pod is being deleted"
 	// Decided: a Binding to another node is done or on its way.
 	Decided Reason = "the pod already has its GPUs on another node"
+	// NotOffered: other nodes would do, but the scheduler's own filters refuse
+	// them. It is for events only: Filter judges the nodes that it is asked about.
+	NotOffered Reason = "the nodes that have such GPUs are closed to the pod by the scheduler's own filters"
+	// GangWaits: not all of the gang's members have a place.
+	GangWaits Reason = "the pod's gang is not admitted yet, see the pod's events and its Gang"
+	// GangElsewhere: the gang's plan has the pod on another node.
+	GangElsewhere Reason = "the pod's gang has its place for it on another node"
 )
 
 // reasonText is what is known of a reason besides its text.
@@ -40,6 +48,8 @@ var reasons = []reasonText{
 	{Invalid, "Invalid", ""},
 	{Deleting, "Deleting", ""},
 	{Decided, "Decided", ""},
+	{GangElsewhere, "GangElsewhere", ""},
+	{GangWaits, "GangWaits", ""},
 	{placement.Malformed, "Malformed", cannotBe + "correct the pod's limits and tranche.dev annotations."},
 	{placement.NoInventory, "NoInventory", "None of the nodes that the scheduler offered has GPUs under Tranche; label GPU nodes with tranche.dev/node=true, and look at the node plugin's pods."},
 	{placement.OtherGrain, "OtherGrain", "An administrator must set the same number of shares per GPU for extender and node plugin."},
@@ -49,6 +59,7 @@ var reasons = []reasonText{
 	{placement.TooBig, "TooBig", cannotBe + "ask for less GPU memory, or for several GPUs with the annotation tranche.dev/gpu-count."},
 	{placement.TooFewGPUs, "TooFewGPUs", cannotBe + "ask for fewer GPUs."},
 	{placement.TooBigTogether, "TooBigTogether", cannotBe + "let the pod's containers ask for less."},
+	{NotOffered, "NotOffered", "See kube-scheduler's event FailedScheduling for what they refuse, such as a taint, a node selector, cpu or memory; it is tried again when that changes."},
 	{placement.Unhealthy, "Unhealthy", "It is tried again as soon as a GPU recovers."},
 	{placement.NoWholeGPU, "NoWholeGPU", comesFree},
 	{placement.NotEnoughFree, "NotEnoughFree", comesFree},
@@ -63,6 +74,13 @@ func hope(r Reason) int {
 		return len(reasons)
 	}
 	return i
+}
+
+// final says that waiting for room does not help a pod that all nodes refuse
+// for r.
+func final(r Reason) bool {
+	i := hope(r)
+	return i < len(reasons) && strings.HasPrefix(reasons[i].advice, cannotBe) || r == placement.NoInventory || r == placement.NoGPUs
 }
 
 // Label returns the word for r in metrics.

@@ -44,6 +44,28 @@ type state struct {
 	// ledger does not follow yet; see adopt.
 	swaps map[string]*swap
 
+	// preemptors are nominated pods; favourDue says that they may find room.
+	preemptors map[types.UID]*preemptor
+	favourDue  bool
+
+	// gangs are those with members or an object, members the pods in them.
+	gangs   map[GangKey]*gangState
+	members map[types.UID]*member
+	// vacant are lost members whose shares are held for their successors.
+	vacant map[types.UID]bool
+	// gangsDirty says that a gang is to be looked at; nextPlan keeps that from
+	// taking all of the time.
+	gangsDirty bool
+	nextPlan   time.Time
+	// nodes are all nodes of the cluster, usage what bound pods request of them.
+	nodes map[string]*nodeState
+	usage map[types.UID]*view.Usage
+	// capacity grows whenever a gang that found no place might find one.
+	capacity uint64
+
+	// later are answers to give when readers can see what led to them.
+	later []func()
+
 	// gained are nodes that may have more room than when pods were refused;
 	// recent remembers since which ledger version, for refusals that are based
 	// on an older snapshot.
@@ -97,8 +119,19 @@ func newState(p *Planner) *state {
 		foreign: map[string]bool{}, broken: map[string]string{},
 		pending: map[types.UID]*pending{}, binding: map[types.UID]string{}, unconfirmed: map[types.UID]time.Time{}, lingering: map[types.UID]time.Time{},
 		unplanned: map[string]map[types.UID]*unplanned{}, unplannedOn: map[types.UID]string{}, swaps: map[string]*swap{},
+		preemptors: map[types.UID]*preemptor{},
+		gangs:      map[GangKey]*gangState{}, members: map[types.UID]*member{}, vacant: map[types.UID]bool{},
+		nodes: map[string]*nodeState{}, usage: map[types.UID]*view.Usage{},
 		gained: map[string]bool{}, recent: map[string]gain{}, woken: map[types.UID]*pending{},
 	}
+}
+
+// flush gives the answers that were put off.
+func (s *state) flush() {
+	for _, answer := range s.later {
+		answer()
+	}
+	s.later = s.later[:0]
 }
 
 // sweepEvery is how often what was missed is looked for.
@@ -109,6 +142,10 @@ func (s *state) tick(log logr.Logger, now time.Time) {
 	for _, r := range s.ledger.Expire(now) {
 		s.p.metrics.HoldReleases.WithLabelValues("expired").Inc()
 		log.V(2).Info("Hold expired", "pod", klog.KRef(r.Pod.Namespace, r.Pod.Name), "node", r.Node)
+		delete(s.vacant, r.Pod.UID)
+		if m := s.members[r.Pod.UID]; m != nil {
+			s.clearPlace(m)
+		}
 		s.gain(r.Node, now)
 	}
 	s.settleSwaps(log, now)
@@ -154,6 +191,12 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 func (s *state) release(uid types.UID, now time.Time) {
 	delete(s.unconfirmed, uid)
 	s.p.decided.Delete(uid)
+	if m := s.members[uid]; m != nil {
+		s.clearPlace(m)
+	}
+	if s.vacant[uid] {
+		return // what it had is held for its successor
+	}
 	if r, ok := s.ledger.Release(uid); ok {
 		s.gain(r.Node, now)
 		s.forgetSwap(r.Node, uid)

@@ -25,6 +25,15 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 	if !e.waiting {
 		e.waiting, e.since = true, now
 	}
+	if final(reason) {
+		// What the offered nodes lack may be on others.
+		switch all := s.nowhere(e); {
+		case all == "":
+			reason = NotOffered
+		case !final(all):
+			reason = all
+		}
+	}
 	e.reason = reason
 	s.waitingChanged = true
 	s.report(e, now)
@@ -36,7 +45,7 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 // asking the extender about a single node: by its own count of shares, no node
 // has enough. If GPUs are not what it lacks, the scheduler's words suffice.
 func (s *state) explainUnasked(e *pending, now time.Time) {
-	if !e.pod.Unschedulable || e.waiting || unplaceable(e.pod) == Deleting || !s.p.Live() {
+	if !e.pod.Unschedulable || e.waiting || e.pod.Member != nil && s.p.opts.Gangs || unplaceable(e.pod) == Deleting || !s.p.Live() {
 		return
 	}
 	if _, held := s.ledger.Get(e.pod.UID); held {
@@ -130,7 +139,7 @@ func (s *state) gaugeWaiting() {
 	}
 }
 
-// waitingPods returns who waits, the oldest first.
+// waitingPods returns who waits, in the order in which they are served.
 func (s *state) waitingPods() []*pending {
 	var list []*pending
 	for _, e := range s.pending {
@@ -138,6 +147,6 @@ func (s *state) waitingPods() []*pending {
 			list = append(list, e)
 		}
 	}
-	slices.SortFunc(list, func(a, b *pending) int { return older(a.pod, b.pod) })
+	slices.SortFunc(list, func(a, b *pending) int { return before(a.pod, b.pod) })
 	return list
 }

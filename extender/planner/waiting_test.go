@@ -1,6 +1,8 @@
 package planner
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -273,4 +275,101 @@ func TestPodsRefusedByTheSchedulersOwnCountHaveAReason(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestRoomMadeByPreemptionGoesToItsPreemptor: between the victim's end and the
+// preemptor's next try, others of lower priority are asked about.
+func TestRoomMadeByPreemptionGoesToItsPreemptor(t *testing.T) {
+	nominated := func(node string) *corev1.Pod {
+		pod := fixture.Pod("high", "100")
+		priority := int32(1000)
+		pod.Spec.Priority, pod.Status.NominatedNodeName = &priority, node
+		return pod
+	}
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprintf("nomination lost %t", lost), func(t *testing.T) {
+			run(t, func(k *kit) {
+				k.node("a", 1)
+				victim := fixture.Pod("victim", "100")
+				k.place(victim, "a")
+				bound := fixture.Bound(k, victim, "a", one(fixture.GPU("a", 0), 100))
+				k.observe(bound, nominated("a"))
+				k.filter(fixture.Pod("low", "50"), "a")
+				if lost {
+					// The scheduler has heard of the victim's end and asks before we have.
+					k.filter(nominated("a"), "a")
+					k.observe(nominated(""))
+				}
+				k.gone(bound)
+				if got := k.filter(fixture.Pod("low", "50"), "a"); got[0] != placement.NotEnoughFree {
+					t.Errorf("low: %q, want it to wait", got[0])
+				}
+				k.after(2 * tick)
+				woken := k.effects.take(&k.effects.woken)
+				if lost && !slices.Equal(woken, []string{"high"}) {
+					t.Errorf("woken: %q, want high", woken)
+				}
+				if got := k.filter(nominated(""), "a"); got[0] != "" {
+					t.Errorf("high: %q, want it to pass", got[0])
+				}
+				k.wantCharged("a", 0, 0, 100)
+			})
+		})
+	}
+}
+
+func TestPodsOfHighPriorityAreWokenFirst(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		full := fixture.Pod("full", "100")
+		k.place(full, "a")
+		old, high := fixture.Pod("old", "60"), fixture.Created(fixture.Pod("high", "60"), time.Hour)
+		priority := int32(1000)
+		high.Spec.Priority = &priority
+		k.observe(fixture.Bound(k, full, "a", one(fixture.GPU("a", 0), 100)), old, high)
+		k.filter(old, "a")
+		k.filter(high, "a")
+		k.gone(full)
+		if got := k.woken(); !slices.Equal(got, []string{"high"}) {
+			t.Errorf("woken: %q, want high alone", got)
+		}
+	})
+}
+
+// TestWaitingHelpsWhereOtherNodesWouldDo: the scheduler offers only the nodes
+// that pass its own filters, so what those lack may be elsewhere.
+func TestWaitingHelpsWhereOtherNodesWouldDo(t *testing.T) {
+	cases := map[string]struct {
+		pod        *corev1.Pod
+		fill       string
+		want, lack string
+	}{
+		"the model is on a full node":   {modelPod("p", "NVIDIA-H100", "50"), "100", string(placement.NotEnoughFree), "Waiting will not help"},
+		"the model is on a closed node": {modelPod("p", "NVIDIA-H100", "50"), "", string(NotOffered), "Waiting will not help"},
+		"nobody has the model":          {modelPod("p", "NVIDIA-X", "50"), "", "Waiting will not help", "offered"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(k *kit) {
+				k.node("a", 1)
+				inventory := fixture.Inventory("b", 1)
+				inventory.GPUs[0].Model = "NVIDIA-H100"
+				k.inventory("b", inventory)
+				if tc.fill != "" {
+					k.place(fixture.Pod("x", tc.fill), "b")
+				}
+				k.filter(tc.pod, "a")
+				warned := strings.Join(k.effects.take(&k.effects.warned), "; ")
+				if !strings.Contains(warned, tc.want) || strings.Contains(warned, tc.lack) {
+					t.Errorf("event %q, want %q and not %q", warned, tc.want, tc.lack)
+				}
+			})
+		})
+	}
+}
+
+func modelPod(name, model string, limits ...string) *corev1.Pod {
+	pod := fixture.Pod(name, limits...)
+	pod.Annotations["tranche.dev/gpu-model"] = model
+	return pod
 }

@@ -35,6 +35,8 @@ type gain struct {
 
 // gain notes that a node may have more room than before.
 func (s *state) gain(node string, now time.Time) {
+	s.capacity++
+	s.favourDue = true
 	s.gained[node] = true
 	s.recent[node] = gain{s.ledger.Version(), now}
 }
@@ -77,7 +79,7 @@ func (s *state) inVain(e *pending, now time.Time) {
 }
 
 // wake makes the scheduler try pods for which there is room now, on the nodes
-// that gained some: the oldest first, and no more than fit at the same time.
+// that gained some: those of high priority, then the oldest first, and no more than fit at the same time.
 func (s *state) wake(log logr.Logger, now time.Time) {
 	for _, e := range s.woken {
 		if now.Sub(e.woken) >= answerWithin {
@@ -159,6 +161,11 @@ func (r *room) takeOn(query *placement.Query, pod *view.Pod, name string) bool {
 	}
 	l.Allocate(ledger.Claim{Pod: ref(pod), Node: name, Charges: plan.Charges(pod.Roles)})
 	return true
+}
+
+// before orders pods as they are served: by priority, then by age.
+func before(a, b *view.Pod) int {
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), older(a, b))
 }
 
 // older orders pods by creation, then by name.

@@ -34,9 +34,13 @@ const schedulerName = "system:kube-scheduler"
 // quiet has no effects.
 type quiet struct{}
 
-func (quiet) Wake(ledger.Pod, uint64)         {}
-func (quiet) Warn(ledger.Pod, string, string) {}
-func (quiet) Verify(ledger.Pod)               {}
+func (quiet) Wake(ledger.Pod, uint64)          {}
+func (quiet) Warn(ledger.Pod, string, string)  {}
+func (quiet) Verify(ledger.Pod)                {}
+func (quiet) Admit([]planner.Admission)        {}
+func (quiet) Withdraw(ledger.Pod)              {}
+func (quiet) Evict(ledger.Pod, string, string) {}
+func (quiet) Report(planner.GangReport)        {}
 
 // observer says what the test wants.
 type observer struct {
@@ -139,7 +143,7 @@ func (k *kit) serve(ctx context.Context, running *sync.WaitGroup, handler http.H
 	if err != nil {
 		k.Fatal(err)
 	}
-	server := HTTPServer(ctx, handler, config)
+	server := HTTPServer(ctx, handler, config, 0)
 	running.Go(func() {
 		if err := Serve(server, listener); err != nil {
 			k.Error(err)

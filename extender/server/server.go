@@ -89,21 +89,25 @@ func (s *Server) Handler() http.Handler {
 	return router
 }
 
-// serverTimeouts: a body arrives within seconds, an answer may wait for the API
-// server. kube-scheduler keeps one connection for ever.
+// A body arrives within seconds; an answer may wait for the API server and,
+// when a gang is bound, for its other members. kube-scheduler keeps one
+// connection for ever.
 const (
 	readHeaderTimeout = 10 * time.Second
 	readTimeout       = 30 * time.Second
 	writeTimeout      = 2 * time.Minute
 	idleTimeout       = 5 * time.Minute
+	// spareTime is what a call may take besides what it waits for.
+	spareTime = 10 * time.Second
 	// maxStreams is how many calls one HTTP/2 connection may carry at once. The
 	// scheduler has a call open for every pod that is being bound.
 	maxStreams = 5000
 )
 
-// HTTPServer returns a server for handler with this package's limits. Requests'
-// contexts come from ctx and carry its logger.
-func HTTPServer(ctx context.Context, handler http.Handler, config *tls.Config) *http.Server {
+// HTTPServer returns a server for handler with this package's limits, which
+// leave time for calls that wait for as long as longest. Requests' contexts come
+// from ctx and carry its logger.
+func HTTPServer(ctx context.Context, handler http.Handler, config *tls.Config, longest time.Duration) *http.Server {
 	log := klog.FromContext(ctx)
 	return &http.Server{
 		Handler:           handler,
@@ -111,11 +115,13 @@ func HTTPServer(ctx context.Context, handler http.Handler, config *tls.Config) *
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ErrorLog:          slog.NewLogLogger(logr.ToSlogHandler(log.V(2)), slog.LevelInfo),
 		ReadHeaderTimeout: readHeaderTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    64 << 10,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		// Over HTTP/1.1, net/http cancels a request whose time to be read ends
+		// while it is answered.
+		ReadTimeout:    max(readTimeout, longest+spareTime),
+		WriteTimeout:   max(writeTimeout, longest+spareTime),
+		IdleTimeout:    idleTimeout,
+		MaxHeaderBytes: 64 << 10,
+		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 	}
 }
 

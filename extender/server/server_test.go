@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -412,5 +413,15 @@ func TestObserverPort(t *testing.T) {
 	}
 	if state.Program != "v1.2.3" || state.Ready || len(state.NotReady) != 1 || !state.Leader || len(state.Nodes) != 1 || state.Waiting == nil {
 		t.Errorf("state %+v", state)
+	}
+}
+
+func TestTimeoutsLeaveTimeForTheLongestCall(t *testing.T) {
+	usual := HTTPServer(t.Context(), nil, nil, 0)
+	for _, longest := range []time.Duration{time.Second, 24 * time.Second, time.Hour} {
+		s := HTTPServer(t.Context(), nil, nil, longest)
+		if s.WriteTimeout <= longest || s.ReadTimeout <= longest || s.WriteTimeout < usual.WriteTimeout || s.ReadTimeout < usual.ReadTimeout {
+			t.Errorf("calls of %v: reads end after %v, answers after %v", longest, s.ReadTimeout, s.WriteTimeout)
+		}
 	}
 }

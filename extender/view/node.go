@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/gang"
 )
 
 // Node is what the extender keeps of a node.
@@ -15,11 +16,20 @@ type Node struct {
 	Problem   string
 	// OffersGPU says that some device plugin advertises whole GPUs.
 	OffersGPU bool
+
+	// What the scheduler goes by when it places any pod.
+	Labels        map[string]string
+	Taints        []corev1.Taint
+	Unschedulable bool
+	Allocatable   gang.Resources
 }
 
 // NodeOf parses node.
 func NodeOf(node *corev1.Node, res contract.Resources) *Node {
-	n := &Node{Name: node.Name}
+	n := &Node{
+		Name: node.Name, Labels: node.Labels, Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable,
+		Allocatable: gang.AllocatableOf(node.Status.Allocatable),
+	}
 	if q, ok := node.Status.Allocatable[res.GPU]; ok {
 		n.OffersGPU = q.Sign() > 0
 	}

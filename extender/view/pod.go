@@ -16,11 +16,15 @@ type Pod struct {
 	UID                              types.UID
 	Namespace, Name, ResourceVersion string
 	Created                          time.Time
+	Priority                         int32
 	// Node is empty until the pod is bound.
 	Node string
 	// Deleting says that somebody asked for its deletion; its containers may
 	// still run. Ended says that it has Succeeded or Failed: they do not.
 	Deleting, Ended bool
+	// Nominated is the node that the scheduler has made room on for it, or a
+	// planner's; empty once the pod is bound.
+	Nominated string
 	// Unschedulable says that the scheduler found no node. If it refused all of
 	// them before it asked the extender, nobody else tells of it.
 	Unschedulable bool
@@ -33,6 +37,9 @@ type Pod struct {
 	Request contract.Request
 	Problem string
 	Roles   []contract.ContainerRole
+
+	// Member is nil if the pod is in no gang.
+	Member *Member
 
 	// Plan is what was written into it when it was bound, nil if nothing that
 	// can be read. PlanProblem says why an existing one cannot.
@@ -64,10 +71,19 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 		Ended:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 	}
 	p.Grace = graceOf(pod)
+	if pod.Spec.Priority != nil {
+		p.Priority = *pod.Spec.Priority
+	}
+	if p.Node == "" {
+		p.Nominated = pod.Status.NominatedNodeName
+	}
 	p.Unschedulable = p.Node == "" && unschedulable(&pod.Status)
 	req, err := contract.ParsePod(pod, res)
 	if err != nil {
 		p.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	if p.Member, err = memberOf(pod); err != nil && p.Problem == "" {
+		p.Problem = err.Error()
 	}
 	p.Request = req
 	p.Roles = gpuRoles(contract.Roles(&pod.Spec), req)
@@ -195,8 +211,8 @@ func (p *Pod) Demand(container string) (contract.Demand, bool) {
 // an earlier or later view of the same pod. Most updates of a running pod are
 // of that kind: conditions, restart counts, readiness.
 func (p *Pod) SameDecision(o *Pod) bool {
-	if p.UID != o.UID || p.Node != o.Node || p.Deleting != o.Deleting || p.Ended != o.Ended || p.Unschedulable != o.Unschedulable || p.Problem != o.Problem || p.PlanProblem != o.PlanProblem {
+	if p.UID != o.UID || p.Node != o.Node || p.Deleting != o.Deleting || p.Ended != o.Ended || p.Unschedulable != o.Unschedulable || p.Nominated != o.Nominated || p.Problem != o.Problem || p.PlanProblem != o.PlanProblem {
 		return false
 	}
-	return sameRequest(p.Request, o.Request) && samePlan(p.Plan, o.Plan) && sameDevices(p.Devices, o.Devices)
+	return sameMember(p.Member, o.Member) && sameRequest(p.Request, o.Request) && samePlan(p.Plan, o.Plan) && sameDevices(p.Devices, o.Devices)
 }

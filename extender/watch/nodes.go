@@ -3,8 +3,11 @@ package watch
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -12,17 +15,20 @@ import (
 	"github.com/tranche-dev/tranche/pkg/contract"
 )
 
-// cutNode is the informer's transform: the inventory stays text, for it is
-// parsed only when it changes, not at every heartbeat.
+// cutNode is the informer's transform: what view.NodeOf reads, and no more. The
+// inventory stays text, for it is parsed only when it changes, not at every
+// heartbeat.
 func (w *Watcher) cutNode(obj any) (any, error) {
 	switch o := obj.(type) {
 	case *corev1.Node:
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}}
+		n := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion},
+			Status:     corev1.NodeStatus{Allocatable: o.Status.Allocatable},
+		}
+		n.Labels = o.Labels
+		n.Spec.Taints, n.Spec.Unschedulable = o.Spec.Taints, o.Spec.Unschedulable
 		if text, ok := o.Annotations[contract.InventoryAnnotation]; ok {
 			n.Annotations = map[string]string{contract.InventoryAnnotation: text}
-		}
-		if q, ok := o.Status.Allocatable[w.res.GPU]; ok {
-			n.Status.Allocatable = corev1.ResourceList{w.res.GPU: q}
 		}
 		return n, nil
 	case cache.DeletedFinalStateUnknown:
@@ -42,17 +48,17 @@ var _ cache.ResourceEventHandler = (*nodeHandler)(nil)
 
 func (h *nodeHandler) OnAdd(obj any, _ bool) {
 	if n, ok := obj.(*corev1.Node); ok {
-		h.w.nodes.ObserveNode(h.ctx, view.NodeOf(n, h.w.res))
+		h.w.to.Nodes.ObserveNode(h.ctx, view.NodeOf(n, h.w.res))
 	}
 }
 
 func (h *nodeHandler) OnUpdate(before, after any) {
 	old, _ := before.(*corev1.Node)
 	n, ok := after.(*corev1.Node)
-	if !ok || old != nil && h.same(old, n) {
+	if !ok || old != nil && sameNode(old, n) {
 		return
 	}
-	h.w.nodes.ObserveNode(h.ctx, view.NodeOf(n, h.w.res))
+	h.w.to.Nodes.ObserveNode(h.ctx, view.NodeOf(n, h.w.res))
 }
 
 func (h *nodeHandler) OnDelete(obj any) {
@@ -60,13 +66,14 @@ func (h *nodeHandler) OnDelete(obj any) {
 		obj = unknown.Obj
 	}
 	if n, ok := obj.(*corev1.Node); ok {
-		h.w.nodes.ForgetNode(h.ctx, n.Name)
+		h.w.to.Nodes.ForgetNode(h.ctx, n.Name)
 	}
 }
 
-func (h *nodeHandler) same(a, b *corev1.Node) bool {
-	textA, okA := a.Annotations[contract.InventoryAnnotation]
-	textB, okB := b.Annotations[contract.InventoryAnnotation]
-	gpusA, gpusB := a.Status.Allocatable[h.w.res.GPU], b.Status.Allocatable[h.w.res.GPU]
-	return okA == okB && textA == textB && gpusA.Cmp(gpusB) == 0
+// sameNode says whether two cut nodes are equal, as heartbeats leave them.
+func sameNode(a, b *corev1.Node) bool {
+	return maps.Equal(a.Annotations, b.Annotations) && maps.Equal(a.Labels, b.Labels) &&
+		a.Spec.Unschedulable == b.Spec.Unschedulable &&
+		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, func(x, y corev1.Taint) bool { return x.Key == y.Key && x.Value == y.Value && x.Effect == y.Effect }) &&
+		maps.EqualFunc(a.Status.Allocatable, b.Status.Allocatable, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
 }

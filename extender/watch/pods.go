@@ -17,6 +17,9 @@ type podEntry struct {
 	metav1.ObjectMeta
 	// pod is nil if it uses no GPU.
 	pod *view.Pod
+	// usage is nil if it takes nothing of a node, and always if nobody wants to
+	// know.
+	usage *view.Usage
 }
 
 // cutPod is the informer's transform. It may see its own results again.
@@ -26,7 +29,11 @@ func (w *Watcher) cutPod(obj any) (any, error) {
 		return o, nil
 	case *corev1.Pod:
 		meta := metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
-		return &podEntry{ObjectMeta: meta, pod: view.PodOf(o, w.res)}, nil
+		e := &podEntry{ObjectMeta: meta, pod: view.PodOf(o, w.res)}
+		if w.to.Usages != nil {
+			e.usage = view.UsageOf(o)
+		}
+		return e, nil
 	case cache.DeletedFinalStateUnknown:
 		return o, nil
 	default:
@@ -43,8 +50,8 @@ type podHandler struct {
 var _ cache.ResourceEventHandler = (*podHandler)(nil)
 
 func (h *podHandler) OnAdd(obj any, _ bool) {
-	if e, ok := obj.(*podEntry); ok && e.pod != nil {
-		h.w.pods.Observe(h.ctx, e.pod)
+	if e, ok := obj.(*podEntry); ok {
+		h.changed(nil, e)
 	}
 }
 
@@ -56,21 +63,47 @@ func (h *podHandler) OnUpdate(before, after any) {
 	if !ok {
 		return
 	}
-	if old != nil && old.pod != nil && old.UID != e.UID {
-		h.w.pods.Forget(h.ctx, old.pod)
+	if old != nil && old.UID != e.UID {
+		h.gone(old)
 		old = nil
 	}
-	if e.pod == nil || old != nil && old.pod != nil && e.pod.SameDecision(old.pod) {
-		return
-	}
-	h.w.pods.Observe(h.ctx, e.pod)
+	h.changed(old, e)
 }
 
 func (h *podHandler) OnDelete(obj any) {
 	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = unknown.Obj // the last known state has the right UID
 	}
-	if e, ok := obj.(*podEntry); ok && e.pod != nil {
-		h.w.pods.Forget(h.ctx, e.pod)
+	if e, ok := obj.(*podEntry); ok {
+		h.gone(e)
+	}
+}
+
+// changed tells what is new in e; old is nil if all of it is.
+func (h *podHandler) changed(old, e *podEntry) {
+	var usage *view.Usage
+	if old != nil {
+		usage = old.usage
+	}
+	switch {
+	case e.usage.Same(usage):
+	case e.usage != nil:
+		h.w.to.Usages.ObserveUsage(h.ctx, e.usage)
+	default:
+		h.w.to.Usages.ForgetUsage(h.ctx, usage.UID)
+	}
+	if e.pod == nil || old != nil && old.pod != nil && e.pod.SameDecision(old.pod) {
+		return
+	}
+	h.w.to.Pods.Observe(h.ctx, e.pod)
+}
+
+// gone tells that the pod of e does not exist any more.
+func (h *podHandler) gone(e *podEntry) {
+	if e.usage != nil {
+		h.w.to.Usages.ForgetUsage(h.ctx, e.usage.UID)
+	}
+	if e.pod != nil {
+		h.w.to.Pods.Forget(h.ctx, e.pod)
 	}
 }

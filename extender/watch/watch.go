@@ -9,9 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/contract"
@@ -30,24 +32,54 @@ type Nodes interface {
 	ForgetNode(ctx context.Context, name string)
 }
 
-// Watcher runs the two informers.
-type Watcher struct {
-	client kubernetes.Interface
-	res    contract.Resources
-	pods   Pods
-	nodes  Nodes
+// Usages hears of what all pods, with or without GPUs, take of their nodes. Of
+// one event it hears before Pods does: who then looks for room sees all of it.
+type Usages interface {
+	ObserveUsage(ctx context.Context, usage *view.Usage)
+	ForgetUsage(ctx context.Context, uid types.UID)
 }
 
-// New returns a Watcher that has not begun.
-func New(client kubernetes.Interface, res contract.Resources, pods Pods, nodes Nodes) *Watcher {
-	return &Watcher{client: client, res: res, pods: pods, nodes: nodes}
+// Gangs hears of Gang objects.
+type Gangs interface {
+	ObserveGang(ctx context.Context, gang *view.Gang)
+	ForgetGang(ctx context.Context, namespace, name string)
+}
+
+// Groups hears of Kubernetes' PodGroups.
+type Groups interface {
+	ObserveGroup(ctx context.Context, group *view.Group)
+	ForgetGroup(ctx context.Context, namespace, name string)
+}
+
+// Audience is who is told. Usages, Gangs and Groups are given together, or not
+// at all: then gangs are off, and nothing is watched or kept for them.
+type Audience struct {
+	Pods   Pods
+	Nodes  Nodes
+	Usages Usages
+	Gangs  Gangs
+	Groups Groups
+}
+
+// Watcher runs the informers.
+type Watcher struct {
+	client kubernetes.Interface
+	gangs  client.WithWatch
+	res    contract.Resources
+	to     Audience
+}
+
+// New returns a Watcher that has not begun. gangs reads Gang objects.
+func New(client kubernetes.Interface, gangs client.WithWatch, res contract.Resources, to Audience) *Watcher {
+	return &Watcher{client: client, gangs: gangs, res: res, to: to}
 }
 
 // ErrNotSynced is returned if ctx ended before everything was told once.
 var ErrNotSynced = errors.New("stopped before all nodes and pods were read")
 
-// Run tells of all nodes, then of all pods, calls synced, and goes on with what
-// changes until ctx ends. Nothing is told after it has returned.
+// Run tells of all nodes, of all gangs, then of all pods, calls synced, and
+// goes on with what changes until ctx ends. Nothing is told after it has
+// returned.
 func (w *Watcher) Run(ctx context.Context, synced func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -57,6 +89,11 @@ func (w *Watcher) Run(ctx context.Context, synced func(ctx context.Context) erro
 	nodes, pods := w.client.CoreV1().Nodes(), w.client.CoreV1().Pods(metav1.NamespaceAll)
 	if err := w.start(ctx, &running, &corev1.Node{}, fresh(nodes.List, nodes.Watch), w.cutNode, &nodeHandler{ctx, w}); err != nil {
 		return err
+	}
+	if w.to.Gangs != nil {
+		if err := startOptional(ctx, &running, gangKind(w.gangs, w.to.Gangs), groupKind(w.client, w.to.Groups)); err != nil {
+			return err
+		}
 	}
 	if err := w.start(ctx, &running, &corev1.Pod{}, fresh(pods.List, pods.Watch), w.cutPod, &podHandler{ctx, w}); err != nil {
 		return err

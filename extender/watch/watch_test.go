@@ -16,6 +16,7 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
 	"github.com/tranche-dev/tranche/extender/view"
@@ -65,7 +66,7 @@ func TestTellsOfNodesThenPodsThenChanges(t *testing.T) {
 		pod := fixture.Pod("p", "50")
 		client := fake.NewClientset(node, fixture.ForeignNode("f"), pod, fixture.Pod("ordinary", ""))
 		h := &heard{}
-		w := New(client, resources, h, h)
+		w := New(client, fixture.Gangs(t, interceptor.Funcs{}), resources, Audience{Pods: h, Nodes: h})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
@@ -137,7 +138,7 @@ func TestTellsOfNodesThenPodsThenChanges(t *testing.T) {
 
 func TestMissedDeletionsAreNoticed(t *testing.T) {
 	h := &heard{}
-	w := New(fake.NewClientset(), resources, h, h)
+	w := New(fake.NewClientset(), nil, resources, Audience{Pods: h, Nodes: h})
 	entry := func(pod *corev1.Pod) any {
 		t.Helper()
 		e, err := w.cutPod(pod)
@@ -178,7 +179,7 @@ func TestMissedDeletionsAreNoticed(t *testing.T) {
 }
 
 func TestTransformsAreIdempotentAndForgetful(t *testing.T) {
-	w := New(fake.NewClientset(), resources, &heard{}, &heard{})
+	w := New(fake.NewClientset(), nil, resources, Audience{Pods: &heard{}, Nodes: &heard{}})
 	pod := fixture.Pod("p", "50")
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 	once, err := w.cutPod(pod)
@@ -193,7 +194,9 @@ func TestTransformsAreIdempotentAndForgetful(t *testing.T) {
 		t.Errorf("entry %+v", e)
 	}
 	node := fixture.Node(t, "a", fixture.Inventory("a", 1))
-	node.Labels = map[string]string{"x": "y"}
+	node.Labels, node.Finalizers = map[string]string{"x": "y"}, []string{"f"}
+	node.Annotations["other"] = "long"
+	node.Status.Images = []corev1.ContainerImage{{}}
 	cut, err := w.cutNode(node)
 	if err != nil {
 		t.Fatal(err)
@@ -202,8 +205,11 @@ func TestTransformsAreIdempotentAndForgetful(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(cut, again); diff != "" || cut.(*corev1.Node).Labels != nil {
+	if diff := cmp.Diff(cut, again); diff != "" {
 		t.Errorf("second cut (-first +second):\n%s", diff)
+	}
+	if n := cut.(*corev1.Node); n.Labels["x"] != "y" || n.Finalizers != nil || len(n.Annotations) != 1 || n.Status.Images != nil {
+		t.Errorf("node %+v", n)
 	}
 	for _, cut := range []cache.TransformFunc{w.cutPod, w.cutNode} {
 		if _, err := cut("text"); err == nil {
@@ -235,7 +241,7 @@ func TestRunEndsWhileItStillReads(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		h := &heard{}
-		err := New(client, resources, h, h).Run(ctx, func(context.Context) error {
+		err := New(client, fixture.Gangs(t, interceptor.Funcs{}), resources, Audience{Pods: h, Nodes: h}).Run(ctx, func(context.Context) error {
 			t.Error("synced without a list")
 			return nil
 		})

@@ -57,3 +57,6 @@ func (c *Cluster) HasRealNode() bool { return c.options.RealNode }
 
 // LogFile is where a program's output goes.
 func (c *Cluster) LogFile(name string) string { return c.paths.log(name) }
+
+// Programs are the names of all programs that were ever started, sorted.
+func (c *Cluster) Programs() []string { return c.super.names() }

@@ -55,7 +55,7 @@ func (c *Cluster) etcd() process {
 func (c *Cluster) apiServer() process {
 	return process{
 		Name: APIServer,
-		Args: []string{
+		Args: append([]string{
 			c.paths.bin("kube-apiserver"),
 			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports[portAPIServer]),
 			// Endpoints may not be loopback addresses, and nothing here uses them.
@@ -72,7 +72,7 @@ func (c *Cluster) apiServer() process {
 			"--kubelet-preferred-address-types=InternalIP",
 			// As kubeadm does.
 			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
-		},
+		}, c.featureGates("--runtime-config=scheduling.k8s.io/v1beta1=true")...),
 		Files: []string{c.paths.crt(certServer), c.paths.crt(authorityName), c.paths.key(serviceAccountKey), c.paths.crt(certKubeletClient)},
 	}
 }
@@ -89,9 +89,18 @@ func (c *Cluster) controllerManager() process {
 			// new nodes would last minutes.
 			"--kube-api-qps=500", "--kube-api-burst=1000",
 			"--cluster-signing-cert-file=" + c.paths.crt(authorityName), "--cluster-signing-key-file=" + c.paths.key(authorityName),
-		}, c.serving(portControllerManager, kubeconfig)...),
+		}, append(c.serving(portControllerManager, kubeconfig), c.featureGates()...)...),
 		Files: []string{kubeconfig, c.paths.crt(userControllerManager), c.paths.crt(authorityName), c.paths.key(serviceAccountKey)},
 	}
+}
+
+// featureGates are the flags that all parts of the control plane need for
+// native gangs, and more for one of them; none if they are off.
+func (c *Cluster) featureGates(more ...string) []string {
+	if !c.options.NativeGangs {
+		return nil
+	}
+	return append([]string{"--feature-gates=GenericWorkload=true"}, more...)
 }
 
 // serving are the flags with which the controller manager and the scheduler

@@ -20,8 +20,9 @@ import (
 type identity struct {
 	started uint64
 	boot    string
-	// ended is a process that only its parent still has to take notice of.
-	ended bool
+	// zombie is a process whose first thread has ended. Others may go on, and
+	// hold its sockets: see threadsGone.
+	zombie bool
 }
 
 // errGone says that there is no process of an id.
@@ -53,7 +54,7 @@ func identify(pid int) (identity, error) {
 	if err != nil {
 		return identity{}, fmt.Errorf("process %d: %w", pid, err)
 	}
-	return identity{started: started, boot: boot, ended: state == 'Z' || state == 'X'}, nil
+	return identity{started: started, boot: boot, zombie: state == 'Z' || state == 'X'}, nil
 }
 
 // parseStat takes the state and the start time out of /proc/PID/stat. The
@@ -76,7 +77,7 @@ func parseStat(stat []byte) (state byte, started uint64, err error) {
 	return fields[0][0], started, nil
 }
 
-// alive says whether exactly this process still runs.
+// alive says whether any thread of exactly this process still runs.
 func (r record) alive() bool {
 	if r.PID <= 0 {
 		return false
@@ -85,11 +86,25 @@ func (r record) alive() bool {
 	if err != nil || id.started != r.Started || id.boot != r.Boot {
 		return false
 	}
-	if id.ended {
-		// If it is our own child, nobody else will take it away.
-		_, _ = unix.Wait4(r.PID, nil, unix.WNOHANG, nil)
+	if !id.zombie || !threadsGone(r.PID) {
+		return true
 	}
-	return !id.ended
+	// If it is our own child, nobody else will take it away.
+	_, _ = unix.Wait4(r.PID, nil, unix.WNOHANG, nil)
+	return false
+}
+
+// threadsGone says whether a zombie has no thread left: only then has the
+// kernel closed its files, and a successor can listen on its ports. A handle is
+// readable from that moment on (pidfd_open(2)).
+func threadsGone(pid int) bool {
+	handle, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
+	}
+	defer unix.Close(handle)
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}, 0)
+	return err == nil && n == 1
 }
 
 // signal does nothing if the process has ended. The handle is taken before the

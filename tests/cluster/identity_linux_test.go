@@ -3,12 +3,15 @@ package cluster
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestParseStatCountsFromTheLastParenthesis(t *testing.T) {
@@ -101,6 +104,61 @@ func TestARecordIsOneProcessOnly(t *testing.T) {
 	}
 	if err := r.signal(syscall.SIGKILL); err != nil {
 		t.Errorf("signal to a process that has ended: %v", err)
+	}
+}
+
+// headless, in the environment, makes this binary a process whose first thread
+// ends while others go on until its standard input does.
+const headless = "TRANCHE_TEST_HEADLESS"
+
+// Only before main is a goroutine certain to be on the first thread.
+func init() {
+	if os.Getenv(headless) == "" {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	_, _, _ = unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
+}
+
+func TestAProcessIsAliveUntilItsLastThreadHasEnded(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = []string{headless + "=1"}
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := recordOf(t, cmd.Process.Pid)
+	err = eventually(t.Context(), 10*time.Second, time.Millisecond, func(context.Context) error {
+		id, err := identify(r.PID)
+		if err == nil && !id.zombie {
+			err = errors.New("its first thread still runs")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.alive() {
+		t.Error("it counts as ended while a thread runs")
+	}
+	if err := input.Close(); err != nil {
+		t.Fatal(err)
+	}
+	err = eventually(t.Context(), 10*time.Second, time.Millisecond, func(context.Context) error {
+		if r.alive() {
+			return errors.New("alive after its end")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -27,6 +27,11 @@ type Options struct {
 	RealNode bool `json:"realNode"`
 	// RealGPUs are the models of the real node's simulated GPUs, one each.
 	RealGPUs []string `json:"realGPUs"`
+	// NativeGangs has the control plane serve and schedule PodGroups of
+	// scheduling.k8s.io, which are beta and off by default.
+	NativeGangs bool `json:"nativeGangs,omitempty"`
+	// ExtenderArgs are more flags for the extender; they win over the others.
+	ExtenderArgs []string `json:"extenderArgs,omitempty"`
 	// Out receives progress and the summary; nothing is printed if nil.
 	Out io.Writer `json:"-"`
 }
@@ -43,8 +48,8 @@ func DefaultOptions() Options {
 	}
 }
 
-// OptionsFromEnv reads SIM_NODES, SIM_GPUS, SIM_MODELS, REAL_NODE and REAL_GPUS
-// over the defaults; lookup is os.LookupEnv, or a test's. An empty variable
+// OptionsFromEnv reads SIM_NODES, SIM_GPUS, SIM_MODELS, REAL_NODE, REAL_GPUS,
+// NATIVE_GANGS and EXTENDER_ARGS over the defaults; lookup is os.LookupEnv, or a test's. An empty variable
 // counts as absent, as make passes every one of them.
 func OptionsFromEnv(lookup func(string) (string, bool)) (Options, error) {
 	o := DefaultOptions()
@@ -64,17 +69,24 @@ func OptionsFromEnv(lookup func(string) (string, bool)) (Options, error) {
 			*to = SplitList(v)
 		}
 	}
+	yesno := func(key string, to *bool) {
+		if v, ok := lookup(key); ok && v != "" {
+			b, err := strconv.ParseBool(v)
+			if err != nil {
+				err = fmt.Errorf("%s=%q is neither 1 nor 0", key, v)
+			}
+			errs = append(errs, err)
+			*to = b
+		}
+	}
 	number("SIM_NODES", &o.SimNodes)
 	number("SIM_GPUS", &o.SimGPUs)
 	list("SIM_MODELS", &o.SimModels)
 	list("REAL_GPUS", &o.RealGPUs)
-	if v, ok := lookup("REAL_NODE"); ok && v != "" {
-		b, err := strconv.ParseBool(v)
-		if err != nil {
-			err = fmt.Errorf("REAL_NODE=%q is neither 1 nor 0", v)
-		}
-		errs = append(errs, err)
-		o.RealNode = b
+	yesno("REAL_NODE", &o.RealNode)
+	yesno("NATIVE_GANGS", &o.NativeGangs)
+	if v, ok := lookup("EXTENDER_ARGS"); ok {
+		o.ExtenderArgs = strings.Fields(v)
 	}
 	return o, errors.Join(errs...)
 }

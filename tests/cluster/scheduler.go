@@ -33,7 +33,7 @@ func (c *Cluster) scheduler() (process, error) {
 	kubeconfig := c.paths.kubeconfig(userScheduler)
 	return process{
 		Name:  Scheduler,
-		Args:  append([]string{c.paths.bin("kube-scheduler"), "--config=" + file}, c.serving(portScheduler, kubeconfig)...),
+		Args:  append([]string{c.paths.bin("kube-scheduler"), "--config=" + file}, append(c.serving(portScheduler, kubeconfig), c.featureGates()...)...),
 		Files: []string{file, kubeconfig, c.paths.crt(userScheduler), c.paths.crt(authorityName)},
 	}, nil
 }

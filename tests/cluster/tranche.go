@@ -30,7 +30,7 @@ func (c *Cluster) buildTranche(ctx context.Context) error {
 func (c *Cluster) extender() process {
 	return process{
 		Name: Extender,
-		Args: []string{
+		Args: append([]string{
 			c.paths.part(Extender),
 			"--kubeconfig=" + c.paths.kubeconfig(Extender), "--namespace=" + systemNamespace,
 			"--bind-address=" + c.ports.address(portExtender), "--metrics-bind-address=" + c.ports.address(portExtenderMetrics),
@@ -38,7 +38,7 @@ func (c *Cluster) extender() process {
 			"--client-ca-file=" + c.paths.crt(authorityName),
 			// One replica: after a kill -9 it need not wait for its own lease.
 			"--leader-elect=false",
-		},
+		}, c.options.ExtenderArgs...),
 		Files: []string{c.paths.crt(certServer), c.paths.crt(authorityName)},
 	}
 }

@@ -19,12 +19,15 @@ import (
 	"github.com/tranche-dev/tranche/pkg/contract"
 )
 
+// pollEvery is how often outcomes are looked for.
+const pollEvery = 200 * time.Millisecond
+
 // eventually polls until check returns nil, and fails the test with its last
 // complaint.
 func eventually(t *testing.T, what string, check func(ctx context.Context) error) {
 	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, settle, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), pollEvery, settle, true, func(ctx context.Context) (bool, error) {
 		err := check(ctx)
 		if ctx.Err() == nil || last == nil {
 			last = err // the complaint that the time ran out would say nothing
@@ -40,7 +43,7 @@ func eventually(t *testing.T, what string, check func(ctx context.Context) error
 // It is for "stays as it is" outcomes, which no single look can show.
 func steadily(t *testing.T, what string, check func(ctx context.Context) error) {
 	t.Helper()
-	_ = wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, 4*time.Second, true, func(ctx context.Context) (bool, error) {
+	_ = wait.PollUntilContextTimeout(t.Context(), pollEvery, 4*time.Second, true, func(ctx context.Context) (bool, error) {
 		if err := check(ctx); err != nil && ctx.Err() == nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -75,7 +78,7 @@ func removeNamespace(t *testing.T, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), settle)
 	defer cancel()
 	var last error
-	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(ctx, pollEvery, true, func(ctx context.Context) (bool, error) {
 		if last = client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); last != nil && !apierrors.IsNotFound(last) && !apierrors.IsConflict(last) {
 			return false, nil
 		}

@@ -16,8 +16,12 @@ import (
 	"testing"
 	"time"
 
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/tests/cluster"
 )
 
@@ -32,6 +36,8 @@ const (
 var (
 	kube   *cluster.Cluster
 	client kubernetes.Interface
+	// gangs is for Tranche's own kinds.
+	gangs ctrlclient.Client
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -42,7 +48,8 @@ func run(m *testing.M) int {
 	root := filepath.Join(filepath.Dir(file), "..", "..")
 	options := cluster.DefaultOptions()
 	options.Dir = filepath.Join(root, ".cluster-e2e")
-	options.SimNodes = 1
+	// Sixteen for gangs, in arenas, and one for the rest.
+	options.SimNodes = 17
 	options.RealNode = true // or an error that says why it cannot be had
 	options.Out = os.Stderr
 	var err error
@@ -51,6 +58,10 @@ func run(m *testing.M) int {
 		return 1
 	}
 	if client, err = kube.Client(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	if gangs, err = trancheClient(); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
@@ -64,4 +75,17 @@ func run(m *testing.M) int {
 		return max(code, 1)
 	}
 	return code
+}
+
+func trancheClient() (ctrlclient.Client, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kube.Kubeconfig())
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = 500, 1000
+	scheme := k8sruntime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	return ctrlclient.New(config, ctrlclient.Options{Scheme: scheme})
 }

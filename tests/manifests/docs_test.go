@@ -79,7 +79,7 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 		contract.InjectLabel, contract.QueueLabel, contract.DefaultFractionAnnotation, contract.FractionAnnotation,
 		contract.MemoryAnnotation, contract.CountAnnotation, contract.ContainerAnnotation, contract.ModelAnnotation,
 		contract.PlacementAnnotation, contract.IsolationAnnotation, contract.InventoryAnnotation, contract.NodeLabel,
-		contract.PlanAnnotation, contract.RetryAnnotation,
+		contract.PlanAnnotation, contract.RetryAnnotation, contract.GangLabel, contract.GangMinCountAnnotation, contract.AdmissionGate,
 	} {
 		if !strings.Contains(page, "`"+key+"`") {
 			t.Errorf("%s is not in the reference", key)

@@ -89,7 +89,8 @@ var variants = map[string][]string{
 		"namespace.create=true", "certManager.enabled=true", "monitoring.podMonitor=true", "monitoring.serviceMonitor=true",
 		"extender.service.clusterIP=10.96.0.200", "image.pullSecrets={a,b}", "nodePlugin.runtimeClassName=nvidia",
 		"nodePlugin.nvidiaCDIKind=nvidia.com/gpu", "nodePlugin.podSource=kubelet", "extender.nodeSelector.a=b",
-		"webhook.podAnnotations.a=b", "monitoring.labels.release=prometheus",
+		"webhook.podAnnotations.a=b", "webhook.gangGate=false", "extender.gangs.enabled=false", "extender.gangs.nominate=false",
+		"extender.gangs.stalenessGracePeriod=5m", "extender.gangs.admissionQPS=50", "monitoring.labels.release=prometheus",
 	},
 }
 
@@ -129,6 +130,8 @@ func TestChartRefusesValuesItDoesNotKnow(t *testing.T) {
 	}{
 		"misspelt":           {"extender.placment=spread", "placment"},
 		"policy unknown":     {"extender.placement=first-fit", "placement"},
+		"no time":            {"extender.gangs.bindTimeout=20", "bindTimeout"},
+		"no number of calls": {"extender.gangs.admissionQPS=0", "admissionQPS"},
 		"no replica":         {"webhook.replicas=0", "replicas"},
 		"too many shares":    {"resources.sharesPerGPU=1001", "sharesPerGPU"},
 		"no domain":          {"resources.share=gpu-share", "share"},

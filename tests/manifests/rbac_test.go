@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/tranche-dev/tranche/webhook/workload"
 )
 
 // rights lists what an account may do as "verb group/resource[/name]", sorted;
@@ -94,14 +96,21 @@ func TestRightsAreTheseAndNoOthers(t *testing.T) {
 		mutating   = "admissionregistration.k8s.io/mutatingwebhookconfigurations/tranche"
 		validating = "admissionregistration.k8s.io/validatingwebhookconfigurations/tranche"
 	)
+	var owners []string // the webhook's own list of what it reads
+	for _, r := range workload.Resources() {
+		owners = append(owners, "get "+r)
+	}
 	want := map[string][]string{
 		"tranche-extender": slices.Concat(
 			write("/events", "create", "patch"), read("/nodes", "/pods"), write("/pods", "patch"), write("/pods/binding", "create"),
+			write("/pods/status", "patch"), write("/pods/eviction", "create"),
+			read("tranche.dev/gangs", "scheduling.k8s.io/podgroups"), write("tranche.dev/gangs", "create", "update", "patch", "delete"),
+			write("tranche.dev/gangs/status", "update", "patch"),
 			write("/secrets/tranche-extender-tls here", "get", "update"),
 			write("coordination.k8s.io/leases here", "create"), write("coordination.k8s.io/leases/tranche-extender here", "get", "update"),
 		),
 		"tranche-webhook": slices.Concat(
-			read("/namespaces", "/nodes"),
+			read("/namespaces", "/nodes"), owners,
 			read(mutating, validating), write(mutating, "update", "patch"), write(validating, "update", "patch"),
 			read("/secrets/tranche-webhook-tls here"), write("/secrets/tranche-webhook-tls here", "update", "patch"),
 		),

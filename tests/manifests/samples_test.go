@@ -10,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/contract"
 )
 
@@ -33,6 +34,8 @@ func TestSamplesAskForWhatTheySay(t *testing.T) {
 			Demands: []contract.Demand{app("main", contract.Demand{Shares: 34})},
 			Models:  []string{"NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3"},
 		},
+		"job-gang.yaml":      {Demands: []contract.Demand{app("main", contract.Demand{Shares: 50})}},
+		"gang-topology.yaml": {Demands: []contract.Demand{app("server", contract.Demand{Memory: 20 << 10})}},
 		"pod-two-containers.yaml": {Demands: []contract.Demand{
 			app("model", contract.Demand{Shares: 50}), app("encoder", contract.Demand{Memory: 4 << 10}),
 		}},
@@ -55,6 +58,26 @@ func TestSamplesAskForWhatTheySay(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("requests by sample (-want +got):\n%s", diff)
+	}
+}
+
+// Samples of gangs are whole once all of their pods are there.
+func TestSamplesOfGangsCanStart(t *testing.T) {
+	all := samples(t)
+	job := of[*batchv1.Job](all["job-gang.yaml"])[0]
+	name, minCount, err := contract.ParseGang(job)
+	if err != nil || name == "" || minCount != *job.Spec.Parallelism {
+		t.Errorf("gang %q of %d, %d pods at once, error %v", name, minCount, *job.Spec.Parallelism, err)
+	}
+	gang := of[*v1alpha1.Gang](all["gang-topology.yaml"])[0]
+	set := of[*appsv1.StatefulSet](all["gang-topology.yaml"])[0]
+	name, _, err = contract.ParseGang(&set.Spec.Template)
+	if err != nil || name != gang.Name || set.Namespace != gang.Namespace || gang.Spec.MinCount > *set.Spec.Replicas {
+		t.Errorf("gang %s of %d, the pods' label %q, %d pods, error %v", gang.Name, gang.Spec.MinCount, name, *set.Spec.Replicas, err)
+	}
+	// One after the other would wait for the first to be ready, and it for the gang.
+	if set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement {
+		t.Errorf("podManagementPolicy %s", set.Spec.PodManagementPolicy)
 	}
 }
 
@@ -98,6 +121,8 @@ func podOf(o any) (*corev1.Pod, bool) {
 	case *corev1.Pod:
 		return o, true
 	case *appsv1.Deployment:
+		tmpl = o.Spec.Template
+	case *appsv1.StatefulSet:
 		tmpl = o.Spec.Template
 	case *batchv1.Job:
 		tmpl = o.Spec.Template

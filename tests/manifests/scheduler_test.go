@@ -40,7 +40,7 @@ func TestSchedulerConfigurationSendsGPUPodsToTheExtender(t *testing.T) {
 		Weight: 10, NodeCacheCapable: true, Ignorable: false,
 		ManagedResources: []schedulerv1.ExtenderManagedResource{{Name: string(resources.Share)}, {Name: string(resources.GPU)}},
 	}
-	want.HTTPTimeout.Duration = 5 * time.Second
+	want.HTTPTimeout.Duration = 30 * time.Second
 	e.URLPrefix, e.TLSConfig, e.EnableHTTPS = "", nil, false
 	if diff := cmp.Diff(want, e); diff != "" {
 		t.Errorf("extender (-want +got):\n%s", diff)
@@ -55,20 +55,44 @@ func TestSchedulerConfigurationTurnsOffTwoScoresAndNoFilter(t *testing.T) {
 	}
 }
 
-// kube-scheduler must hear why a bind failed before it stops listening.
+// kube-scheduler must hear why a bind failed before it stops listening, also the
+// bind of a member, which waits for its gang before it makes its two calls.
 func TestExtenderEndsABindBeforeTheSchedulerGivesUp(t *testing.T) {
+	wait, bind, hold := extenderFlag(t, "gang-bind-timeout"), extenderFlag(t, "bind-timeout"), extenderFlag(t, "gang-hold-timeout")
+	if limit := schedulerConfig(t).Extenders[0].HTTPTimeout.Duration; wait+2*bind >= limit {
+		t.Errorf("a wait of %v and two calls of %v do not end within httpTimeout %v", wait, bind, limit)
+	}
+	if hold <= wait {
+		t.Errorf("places are held for %v, and binds wait for %v", hold, wait)
+	}
+}
+
+// With nomination on, the planned node is always among those that the scheduler
+// looks at, and a sample is enough.
+func TestSchedulerLooksAtASampleOfNodes(t *testing.T) {
+	if all := schedulerConfig(t).PercentageOfNodesToScore; all != nil {
+		t.Errorf("percentageOfNodesToScore %d", *all)
+	}
 	args := named[*appsv1.Deployment](t, install(t), "tranche-extender").Spec.Template.Spec.Containers[0].Args
-	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "--bind-timeout=") })
-	if i < 0 {
-		t.Fatalf("no --bind-timeout in %v", args)
+	if !slices.Contains(args, "--nominate=true") || !slices.Contains(args, "--gangs=true") {
+		t.Errorf("args %v", args)
 	}
-	bind, err := time.ParseDuration(strings.TrimPrefix(args[i], "--bind-timeout="))
-	if err != nil {
-		t.Fatal(err)
+}
+
+// extenderFlag is a duration that the chart gives the extender.
+func extenderFlag(t *testing.T, name string) time.Duration {
+	t.Helper()
+	for _, a := range named[*appsv1.Deployment](t, install(t), "tranche-extender").Spec.Template.Spec.Containers[0].Args {
+		if text, ok := strings.CutPrefix(a, "--"+name+"="); ok {
+			d, err := time.ParseDuration(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
 	}
-	if limit := schedulerConfig(t).Extenders[0].HTTPTimeout.Duration; 2*bind >= limit {
-		t.Errorf("two calls of %v do not end within httpTimeout %v", bind, limit)
-	}
+	t.Fatalf("the extender is run without --%s", name)
+	return 0
 }
 
 func schedulerConfig(t *testing.T) schedulerv1.KubeSchedulerConfiguration {

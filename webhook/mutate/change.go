@@ -154,8 +154,8 @@ func HidesGPUs(env []corev1.EnvVar) bool {
 	return slices.Contains(env, hide)
 }
 
-// setQueue makes the pod's queue visible on the pod: its own, else its
-// namespace's, else the configured default.
+// setQueue makes the pod's queue visible on the pod: its own, else its owner's,
+// which inherit has copied, else its namespace's, else the configured default.
 func (r *review) setQueue() {
 	if r.pod.Labels[contract.QueueLabel] != "" {
 		return

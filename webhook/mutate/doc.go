@@ -9,5 +9,6 @@
 //
 // What a request means, and which requests make no sense, is contract.ParsePod's
 // to say. This package adds what can only be judged, or must be changed, on the
-// way in: what the user may not write at all, and what the cluster lacks.
+// way in: what the user may not write at all, and what the cluster lacks. The
+// same goes for gangs and contract.GangOf.
 package mutate

@@ -14,8 +14,11 @@ type Input struct {
 	// Pod is the pod as the API server shows it. It is read only.
 	Pod       *corev1.Pod
 	Namespace Namespace
-	Fleet     Fleet
-	Defaults  Defaults
+	// Owner is the object that controls the pod. Nil: there is none, or
+	// WantsOwner says that it does not matter.
+	Owner    *Owner
+	Fleet    Fleet
+	Defaults Defaults
 }
 
 // Namespace is what counts of the pod's namespace.
@@ -58,6 +61,8 @@ type Defaults struct {
 	Resources contract.Resources
 	// Queue is for pods whose namespace names none.
 	Queue string
+	// GangGate holds the members of gangs back until the extender admits them.
+	GangGate bool
 }
 
 // Outcome is a decision.
@@ -76,8 +81,14 @@ type review struct {
 	in Input
 	// pod is in.Pod until the first edit, then a copy of it.
 	pod *corev1.Pod
-	// request is what pod asks for; empty if that cannot be said.
+	// request is what pod asks for; empty, with unclear set, if that cannot be
+	// said.
 	request contract.Request
+	unclear bool
+	// gang names the pod's gang; empty if it is in none or, with gangUnclear set,
+	// if that cannot be said.
+	gang        string
+	gangUnclear bool
 	// gpu names the containers that mention a GPU in any way.
 	gpu      map[string]bool
 	refusals []Refusal
@@ -92,6 +103,8 @@ var checks = []func(*review){
 	(*review).checkGPUEnvironment, // limits loosened from inside
 	(*review).checkNodeName,       // past the scheduler nobody picks a GPU
 	(*review).checkMemory,         // more than any GPU of the cluster has
+	(*review).checkGang,           // a gang that cannot be
+	(*review).checkGate,           // a gate that nobody would lift
 }
 
 // changes make a pod that uses GPUs ready for scheduler and kubelet. Each does
@@ -101,12 +114,15 @@ var changes = []func(*review){
 	(*review).setToleration,
 	(*review).hideGPUs,
 	(*review).setQueue,
+	(*review).setGate,
 }
 
 // hints find what is allowed but probably not meant.
 var hints = []func(*review){
 	(*review).hintUnknownKeys,
 	(*review).hintIdleWishes,
+	(*review).hintIdleGang,
+	(*review).hintUnreadOwner,
 	(*review).hintModels,
 	(*review).hintNoInventory,
 	(*review).hintWeakIsolation,
@@ -116,6 +132,7 @@ var hints = []func(*review){
 func Pod(in Input) Outcome {
 	r := &review{in: in, pod: in.Pod}
 	r.parse()
+	r.inherit()
 	for _, check := range checks {
 		check(r)
 	}
@@ -156,6 +173,7 @@ func (r *review) parse() {
 	}
 	request, err := contract.ParsePod(r.pod, res)
 	if err != nil {
+		r.unclear = true
 		r.refuseRequest(err)
 		return
 	}

@@ -27,6 +27,7 @@ func Patch(before, after *corev1.Pod) []jsonpatch.Operation {
 	var p patch
 	p.stringMap("/metadata/labels", before.Labels, after.Labels)
 	p.stringMap("/metadata/annotations", before.Annotations, after.Annotations)
+	appended(&p, "/spec/schedulingGates", before.Spec.SchedulingGates, after.Spec.SchedulingGates)
 	appended(&p, "/spec/tolerations", before.Spec.Tolerations, after.Spec.Tolerations)
 	p.containers("/spec/initContainers", before.Spec.InitContainers, after.Spec.InitContainers)
 	p.containers("/spec/containers", before.Spec.Containers, after.Spec.Containers)

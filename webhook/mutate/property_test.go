@@ -61,10 +61,11 @@ func pods() *rapid.Generator[*corev1.Pod] {
 			contract.ContainerAnnotation: rapid.Custom(func(t *rapid.T) string {
 				return target.Draw(t, "target")
 			}),
-			contract.ModelAnnotation:     drawn("", "NVIDIA-A30", "NVIDIA-A30,other"),
-			contract.PlacementAnnotation: drawn("x", "binpack", "spread"),
-			contract.IsolationAnnotation: rapid.Just("required"),
-			"example.com/own":            rapid.Just("kept"),
+			contract.ModelAnnotation:        drawn("", "NVIDIA-A30", "NVIDIA-A30,other"),
+			contract.PlacementAnnotation:    drawn("x", "binpack", "spread"),
+			contract.IsolationAnnotation:    rapid.Just("required"),
+			contract.GangMinCountAnnotation: drawn("x", "1", "4"),
+			"example.com/own":               rapid.Just("kept"),
 		}
 		for _, key := range slices.Sorted(maps.Keys(part)) {
 			if rarely.Draw(t, "has "+key) == 0 {
@@ -81,6 +82,9 @@ func pods() *rapid.Generator[*corev1.Pod] {
 			if rapid.Bool().Draw(t, "has queue") {
 				pod.Labels[contract.QueueLabel] = "mine"
 			}
+			if rapid.Bool().Draw(t, "has gang") {
+				pod.Labels[contract.GangLabel] = drawn("Bad", "gang").Draw(t, "gang")
+			}
 		}
 		pod.Spec.Tolerations = rapid.SliceOfN(rapid.SampledFrom([]corev1.Toleration{
 			{Operator: corev1.TolerationOpExists},
@@ -88,6 +92,12 @@ func pods() *rapid.Generator[*corev1.Pod] {
 			{Key: "nvidia.com/gpu", Value: "x"},
 			{Key: "other", Operator: corev1.TolerationOpExists},
 		}), 0, 2).Draw(t, "tolerations")
+		pod.Spec.SchedulingGates = rapid.SliceOfNDistinct(rapid.SampledFrom([]corev1.PodSchedulingGate{
+			{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: contract.AdmissionGate},
+		}), 0, 2, rapid.ID).Draw(t, "gates")
+		if rarely.Draw(t, "has group") == 0 {
+			pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("native")}
+		}
 		return pod
 	})
 }
@@ -132,10 +142,34 @@ func inputs() *rapid.Generator[mutate.Input] {
 				Queue:           rapid.SampledFrom([]string{"", "team"}).Draw(t, "namespace queue"),
 				DefaultFraction: rapid.SampledFrom([]string{"", "", "0.5", "0.3", "x"}).Draw(t, "namespace fraction"),
 			},
+			Owner:    drawOwner(t),
 			Fleet:    rapid.SampledFrom([]mutate.Fleet{mixed, {}}).Draw(t, "fleet"),
-			Defaults: defaults,
+			Defaults: rapid.SampledFrom([]mutate.Defaults{gatedDefaults, gatedDefaults, defaults}).Draw(t, "defaults"),
 		}
 	})
+}
+
+func drawOwner(t *rapid.T) *mutate.Owner {
+	label := func(bad, good string) string {
+		return rapid.SampledFrom([]string{"", "", good, good, good, good, bad}).Draw(t, good)
+	}
+	if rapid.Bool().Draw(t, "no owner") {
+		return nil
+	}
+	o := &mutate.Owner{Kind: "Job", Name: "train", Labels: map[string]string{}, Annotations: map[string]string{"tranche.dev/gpu-count": "2"}}
+	if rapid.IntRange(0, 5).Draw(t, "unread") == 5 {
+		o.Unread = "does not exist any more"
+		return o
+	}
+	for key, value := range map[string]string{contract.GangLabel: label("Bad", "owners-gang"), contract.QueueLabel: label("owners-queue", "owners-queue")} {
+		if value != "" {
+			o.Labels[key] = value
+		}
+	}
+	if size := label("x", "8"); size != "" {
+		o.Annotations[contract.GangMinCountAnnotation] = size
+	}
+	return o
 }
 
 // The API server calls again when another webhook has changed the pod.
@@ -242,6 +276,70 @@ func TestPodIsReadyForScheduler(t *testing.T) {
 			return (x.Key == taint.Key || x.Key == "") && x.Operator == corev1.TolerationOpExists && (x.Effect == "" || x.Effect == taint.Effect)
 		}) {
 			t.Fatalf("tolerations %v", out.Pod.Spec.Tolerations)
+		}
+	})
+}
+
+// Every member is gated, nobody else is, and gates of others stay where they are.
+func TestPodIsGatedIfItIsAMember(t *testing.T) {
+	foreign := func(pod *corev1.Pod) []string {
+		return slices.DeleteFunc(gates(pod), func(g string) bool { return g == contract.AdmissionGate })
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		in := inputs().Draw(t, "input")
+		out := mutate.Pod(in)
+		if !slices.Equal(foreign(in.Pod), foreign(out.Pod)) {
+			t.Fatalf("gates of others were %v and are %v", foreign(in.Pod), foreign(out.Pod))
+		}
+		if len(out.Refusals) > 0 {
+			return
+		}
+		request, err := contract.ParsePod(out.Pod, defaults.Resources)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, _, _, err := contract.GangOf(out.Pod)
+		member := len(request.Demands) > 0 && name != ""
+		if err != nil && len(request.Demands) > 0 {
+			t.Fatalf("accepted although: %v", err)
+		}
+		had := slices.Contains(gates(in.Pod), contract.AdmissionGate)
+		if got, want := slices.Contains(gates(out.Pod), contract.AdmissionGate), member && (in.Defaults.GangGate || had); got != want {
+			t.Fatalf("member %t: gated %t, want %t", member, got, want)
+		}
+		for _, own := range []string{contract.GangLabel, contract.QueueLabel} {
+			if value := in.Pod.Labels[own]; value != "" && out.Pod.Labels[own] != value {
+				t.Fatalf("label %s was changed from %q to %q", own, value, out.Pod.Labels[own])
+			}
+		}
+		if owner := in.Owner; owner != nil && len(request.Demands) > 0 && in.Pod.Labels[contract.GangLabel] == "" {
+			if want := owner.Labels[contract.GangLabel]; out.Pod.Labels[contract.GangLabel] != want {
+				t.Fatalf("gang %q, want the owner's %q", out.Pod.Labels[contract.GangLabel], want)
+			}
+		}
+	})
+}
+
+// Whoever runs between our two calls may take the label away: it comes back, and
+// the gate does not come twice.
+func TestReinvocationAfterOthersChangedTheGang(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := inputs().Draw(t, "input")
+		once := mutate.Pod(in)
+		if len(once.Refusals) > 0 || in.Owner == nil || in.Owner.Labels[contract.GangLabel] == "" {
+			return
+		}
+		changed := once.Pod.DeepCopy()
+		if changed.Labels[contract.GangLabel] == in.Owner.Labels[contract.GangLabel] {
+			delete(changed.Labels, contract.GangLabel)
+		}
+		changed.Spec.SchedulingGates = append(changed.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "late"})
+		want := once.Pod.DeepCopy()
+		want.Spec.SchedulingGates = append(want.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "late"})
+		in.Pod = changed
+		twice := mutate.Pod(in)
+		if len(twice.Refusals) > 0 || !equality.Semantic.DeepEqual(want, twice.Pod) {
+			t.Fatalf("refusals %v (-want +got):\n%s", twice.Refusals, cmp.Diff(want, twice.Pod))
 		}
 	})
 }

@@ -23,6 +23,10 @@ const (
 	ReasonEnvironment Reason = "environment"
 	// ReasonNodeName: a GPU pod that goes past the scheduler.
 	ReasonNodeName Reason = "node_name"
+	// ReasonGang: a gang declared in a way that makes no sense.
+	ReasonGang Reason = "gang"
+	// ReasonGate: Tranche's scheduling gate where nobody would lift it.
+	ReasonGate Reason = "gate"
 	// ReasonNamespace: the namespace's default cannot be read.
 	ReasonNamespace Reason = "namespace"
 	// ReasonUntranslated: a pod that mutation did not reach, or was undone.

@@ -54,6 +54,7 @@ const (
 	secretsPath    = "/api/v1/namespaces/tranche-system/secrets"
 	mutatingPath   = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 	validatingPath = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+	jobsPath       = "/apis/batch/v1/namespaces/demo/jobs"
 )
 
 func newAPIServer(t *testing.T, objects map[string]string) *apiServer {
@@ -152,7 +153,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPut:
 		s.update(w, r)
 	case r.Method == http.MethodGet && r.URL.Path == secretsPath+"/tranche-webhook-tls":
-		s.read(w, secretsPath, "tranche-webhook-tls")
+		s.read(w, secretsPath, "tranche-webhook-tls", false)
+	case r.Method == http.MethodGet && metadata && strings.HasPrefix(r.URL.Path, jobsPath+"/"): // no list of them
+		s.read(w, jobsPath, strings.TrimPrefix(r.URL.Path, jobsPath+"/"), true)
 	case r.Method != http.MethodGet || open != metadata || !open && only == "":
 		s.mu.Lock()
 		s.denied = append(s.denied, r.Method+" "+r.URL.String())
@@ -182,13 +185,13 @@ func shown(o *unstructured.Unstructured, metadata bool) map[string]any {
 	return map[string]any{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": o.Object["metadata"]}
 }
 
-func (s *apiServer) read(w http.ResponseWriter, path, name string) {
+func (s *apiServer) read(w http.ResponseWriter, path, name string, metadata bool) {
 	o := s.get(path, name)
 	if o == nil {
 		fail(w, apierrors.NewNotFound(schema.GroupResource{Resource: path}, name))
 		return
 	}
-	_ = json.NewEncoder(w).Encode(o.Object)
+	_ = json.NewEncoder(w).Encode(shown(o, metadata))
 }
 
 func (s *apiServer) list(w http.ResponseWriter, path, only string, metadata bool) {

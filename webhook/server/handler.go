@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -16,6 +17,7 @@ import (
 	"github.com/tranche-dev/tranche/webhook"
 	"github.com/tranche-dev/tranche/webhook/mutate"
 	"github.com/tranche-dev/tranche/webhook/validate"
+	"github.com/tranche-dev/tranche/webhook/workload"
 )
 
 // Paths of the two webhooks.
@@ -33,9 +35,17 @@ type facts interface {
 
 var _ facts = (*cluster)(nil)
 
+// owners finds what the controllers of pods say about them.
+type owners interface {
+	Owner(ctx context.Context, namespace string, pod *corev1.Pod) (*mutate.Owner, error)
+}
+
+var _ owners = (*workload.Reader)(nil)
+
 // handler answers admission reviews of pods.
 type handler struct {
 	facts    facts
+	owners   owners
 	defaults mutate.Defaults
 	// reserved are namespaces whose pods are never touched, trusted the users
 	// who may change what is frozen.
@@ -44,10 +54,11 @@ type handler struct {
 	metrics           *Metrics
 }
 
-func newHandler(f facts, o *webhook.Options, scheme *runtime.Scheme, metrics *Metrics) *handler {
+func newHandler(f facts, w owners, o *webhook.Options, scheme *runtime.Scheme, metrics *Metrics) *handler {
 	h := &handler{
 		facts:    f,
-		defaults: mutate.Defaults{Resources: o.Resources, Queue: o.DefaultQueue},
+		owners:   w,
+		defaults: mutate.Defaults{Resources: o.Resources, Queue: o.DefaultQueue, GangGate: o.GangGate},
 		reserved: map[string]bool{o.Namespace: true, "kube-system": true},
 		trusted:  map[string]bool{},
 		decoder:  admission.NewDecoder(scheme),
@@ -120,7 +131,7 @@ func (h *handler) Validate(ctx context.Context, req admission.Request) admission
 func (h *handler) answer(ctx context.Context, req admission.Request, op operation, decide func(question) mutate.Outcome) admission.Response {
 	defer prometheus.NewTimer(h.metrics.duration.WithLabelValues(string(op))).ObserveDuration()
 	log := klog.FromContext(ctx)
-	q, concerned, err := h.question(ctx, req)
+	q, concerned, err := h.question(ctx, req, op)
 	if err != nil {
 		log.Error(err, "Could not decide about a pod", "operation", op, "pod", klog.KRef(req.Namespace, req.Name), "user", req.UserInfo.Username)
 		h.metrics.requests.WithLabelValues(string(op), resultError).Inc()
@@ -158,7 +169,7 @@ func (h *handler) answer(ctx context.Context, req admission.Request, op operatio
 
 // question decodes a review. The second result is false for what is none of
 // our business, whatever the webhook configuration sends.
-func (h *handler) question(ctx context.Context, req admission.Request) (question, bool, error) {
+func (h *handler) question(ctx context.Context, req admission.Request, op operation) (question, bool, error) {
 	q := question{ephemeral: req.SubResource == "ephemeralcontainers"}
 	create := req.Operation == admissionv1.Create && req.SubResource == ""
 	// A status update may change annotations as well.
@@ -187,6 +198,13 @@ func (h *handler) question(ctx context.Context, req admission.Request) (question
 	}
 	q.enabled = enabled
 	q.input = mutate.Input{Pod: q.pod, Namespace: ns, Fleet: h.facts.Fleet(), Defaults: h.defaults}
+	// Only mutation copies from the owner, so only it needs to know: a pod that
+	// comes to be validated carries what there was to copy.
+	if op == operationMutate && enabled && create && metav1.GetControllerOfNoCopy(q.pod) != nil && mutate.WantsOwner(q.pod, h.defaults.Resources) {
+		if q.input.Owner, err = h.owners.Owner(ctx, req.Namespace, q.pod); err != nil {
+			return question{}, false, err
+		}
+	}
 	return q, true, nil
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"maps"
@@ -27,6 +28,7 @@ import (
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/units"
 	"github.com/tranche-dev/tranche/webhook"
+	"github.com/tranche-dev/tranche/webhook/mutate"
 )
 
 func mib(n int) units.MiB { return units.MiB(n) }
@@ -54,6 +56,23 @@ func testCluster(t testing.TB) *cluster {
 	return c
 }
 
+// ownersFunc answers for owners.
+type ownersFunc func(namespace string, pod *corev1.Pod) (*mutate.Owner, error)
+
+func (f ownersFunc) Owner(_ context.Context, namespace string, pod *corev1.Pod) (*mutate.Owner, error) {
+	return f(namespace, pod)
+}
+
+// noOwners is for tests whose pods have none.
+type noOwners struct{ testing.TB }
+
+func (n noOwners) Owner(_ context.Context, _ string, pod *corev1.Pod) (*mutate.Owner, error) {
+	if len(pod.OwnerReferences) > 0 {
+		n.Errorf("pod %s has an owner", pod.Name)
+	}
+	return nil, nil
+}
+
 // webhookServer serves both paths as controller-runtime does, over real HTTPS.
 type webhookServer struct {
 	*httptest.Server
@@ -62,8 +81,13 @@ type webhookServer struct {
 
 func newWebhookServer(t testing.TB, f facts) webhookServer {
 	t.Helper()
+	return newWebhookServerWith(t, f, noOwners{t}, webhook.DefaultOptions())
+}
+
+func newWebhookServerWith(t testing.TB, f facts, w owners, o *webhook.Options) webhookServer {
+	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	h := newHandler(f, webhook.DefaultOptions(), testScheme(t), NewMetrics(registry))
+	h := newHandler(f, w, o, testScheme(t), NewMetrics(registry))
 	mux := http.NewServeMux()
 	for path, handle := range map[string]admission.HandlerFunc{MutatePath: h.Mutate, ValidatePath: h.Validate} {
 		hook, err := admission.StandaloneWebhook(serve(handle), admission.StandaloneOptions{})
@@ -289,8 +313,9 @@ func TestValidateOverHTTPS(t *testing.T) {
 		"a change of the plan in a namespace that is not known": {namespace: "unheard", old: planned, pod: moved, wantRefused: "annotation tranche.dev/plan"},
 		"finalizers and labels, by a controller":                {namespace: "demo", old: planned, pod: released, change: as("system:serviceaccount:kube-system:job-controller")},
 		"finalizers, in a namespace that is not known":          {namespace: "unheard", old: planned, pod: released},
-		"a debugging container that asks for GPUs":              {namespace: "demo", old: halfGPUDone, pod: halfGPUDone + debugged, change: ephemeral, wantRefused: "container debug sets NVIDIA_VISIBLE_DEVICES"},
-		"the same in a namespace that has not opted in":         {namespace: "plain", old: halfGPUDone, pod: halfGPUDone + debugged, change: ephemeral},
+		"another gang": {namespace: "demo", old: halfGPUDone, pod: strings.Replace(halfGPUDone, "tranche.dev/queue: default", "tranche.dev/queue: default, tranche.dev/gang: g", 1), wantRefused: "label tranche.dev/gang cannot be changed"},
+		"a debugging container that asks for GPUs":      {namespace: "demo", old: halfGPUDone, pod: halfGPUDone + debugged, change: ephemeral, wantRefused: "container debug sets NVIDIA_VISIBLE_DEVICES"},
+		"the same in a namespace that has not opted in": {namespace: "plain", old: halfGPUDone, pod: halfGPUDone + debugged, change: ephemeral},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -348,11 +373,15 @@ tranche_webhook_requests_total{operation="validate_update",result="allowed"} 1
 func FuzzReview(f *testing.F) {
 	for _, pod := range []string{halfGPU, halfGPUDone, "spec: {containers: none}", `
 metadata: {annotations: {tranche.dev/gpu-memory.a: 1Gi, tranche.dev/gpu-count: "2", tranche.dev/container: b}}
-spec: {nodeName: n, initContainers: [{name: a, restartPolicy: Always}], containers: [{name: b, resources: {limits: {nvidia.com/gpu: "1"}}}, {name: b}]}`} {
+spec: {nodeName: n, initContainers: [{name: a, restartPolicy: Always}], containers: [{name: b, resources: {limits: {nvidia.com/gpu: "1"}}}, {name: b}]}`, `
+metadata: {labels: {tranche.dev/gang: g}, annotations: {tranche.dev/gang-min-count: "4"}, ownerReferences: [{kind: Job, name: j, controller: true}]}
+spec: {schedulingGates: [{name: other}], schedulingGroup: {podGroupName: native}, containers: [{name: b, resources: {limits: {nvidia.com/gpu: "1"}}}]}`} {
 		f.Add(object(f, pod).Raw, object(f, halfGPU).Raw, uint8(0))
 		f.Add(object(f, pod).Raw, object(f, halfGPU).Raw, uint8(1))
 	}
-	h := newHandler(testCluster(f), webhook.DefaultOptions(), testScheme(f), NewMetrics(prometheus.NewRegistry()))
+	h := newHandler(testCluster(f), ownersFunc(func(string, *corev1.Pod) (*mutate.Owner, error) {
+		return &mutate.Owner{Kind: "Job", Name: "j", Labels: map[string]string{contract.GangLabel: "owners", contract.QueueLabel: "q"}}, nil
+	}), webhook.DefaultOptions(), testScheme(f), NewMetrics(prometheus.NewRegistry()))
 	f.Fuzz(func(t *testing.T, pod, old []byte, kind uint8) {
 		req := request(t, []string{"demo", "halves"}[kind/4%2], "", halfGPU)
 		req.Object.Raw, req.OldObject.Raw = pod, old

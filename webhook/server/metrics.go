@@ -24,6 +24,7 @@ type Metrics struct {
 	requests *prometheus.CounterVec
 	refusals *prometheus.CounterVec
 	duration *prometheus.HistogramVec
+	owners   *prometheus.CounterVec
 	// notAfter is when the serving certificate ends.
 	notAfter prometheus.Gauge
 }
@@ -42,13 +43,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "tranche_webhook_request_duration_seconds",
 			Help:    "Time to answer an admission request, without TLS and JSON of the review.",
-			Buckets: []float64{0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.5},
+			Buckets: []float64{0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.5, 1.5},
 		}, []string{"operation"}),
+		owners: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tranche_webhook_owners_total",
+			Help: "Owners of new pods that were looked at for a gang or a queue, by result (read, cached, unread: gone or not permitted, failed: the pod was refused).",
+		}, []string{"result"}),
 		notAfter: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "tranche_webhook_certificate_expiry_timestamp_seconds",
 			Help: "When the certificate that is being served ends, in seconds since 1970; 0 without a certificate.",
 		}),
 	}
-	reg.MustRegister(m.requests, m.refusals, m.duration, m.notAfter)
+	reg.MustRegister(m.requests, m.refusals, m.duration, m.owners, m.notAfter)
 	return m
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -29,6 +30,7 @@ import (
 
 	"github.com/tranche-dev/tranche/pkg/program"
 	"github.com/tranche-dev/tranche/webhook"
+	"github.com/tranche-dev/tranche/webhook/workload"
 )
 
 // Run serves until ctx ends; then it finishes the requests that it has. It can
@@ -97,7 +99,12 @@ func run(ctx context.Context, o *webhook.Options, registry prometheus.Registerer
 		return err
 	}
 
-	h := newHandler(known, o, scheme, m)
+	api, err := ownerClient(mgr)
+	if err != nil {
+		return err
+	}
+	reader := workload.New(api, clock.RealClock{}, func(r workload.Result) { m.owners.WithLabelValues(string(r)).Inc() })
+	h := newHandler(known, reader, o, scheme, m)
 	mgr.GetWebhookServer().Register(MutatePath, serve(h.Mutate))
 	mgr.GetWebhookServer().Register(ValidatePath, serve(h.Validate))
 	if err := addHealth(mgr, known, certs); err != nil {
@@ -114,6 +121,18 @@ func clientConfig(kubeconfig string) (*rest.Config, error) {
 		return rest.InClusterConfig()
 	}
 	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+}
+
+// ownerClient reads owners of pods, of which no informer shows them all: that
+// would take memory for every Job of the cluster.
+func ownerClient(mgr ctrl.Manager) (client.Reader, error) {
+	config := rest.CopyConfig(mgr.GetConfig())
+	config.QPS = -1 // a wait for our own limiter would end in a refused pod
+	c, err := client.New(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: workload.Mapper()})
+	if err != nil {
+		return nil, fmt.Errorf("client for owners: %w", err)
+	}
+	return c, nil
 }
 
 // serve makes an HTTP handler, which answers a panic as an error and counts it.

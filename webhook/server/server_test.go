@@ -55,6 +55,8 @@ func clusterObjects(t *testing.T) map[string]string {
 		namespacesPath: "apiVersion: v1\nkind: Namespace\nmetadata: {name: demo, labels: {tranche.dev/inject: enabled}}",
 		nodesPath: fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: n1, annotations: {%s: '%s'}}",
 			contract.InventoryAnnotation, inventory(t, "NVIDIA-A30", 24576)),
+		jobsPath: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: train, namespace: demo, uid: u-1, labels: {tranche.dev/gang: trio, tranche.dev/queue: night}, annotations: {tranche.dev/gang-min-count: '3'}}\n" +
+			"---\napiVersion: batch/v1\nkind: Job\nmetadata: {name: plain, namespace: demo, uid: u-2}",
 		secretsPath:    emptySecret + othersSecret,
 		mutatingPath:   fmt.Sprintf(configuration, "Mutating"),
 		validatingPath: fmt.Sprintf(configuration, "Validating"),
@@ -288,7 +290,25 @@ func TestServesWithCertificatesOfItsOwn(t *testing.T) {
 		t.Errorf("answer %s: patch %s, error %v", answer, ops, err)
 	}
 
-	// 3. A new certificate is served without a restart, and the CA stays.
+	// 3. What a Job declares reaches its pods.
+	for name, tc := range map[string]struct{ owner, want string }{
+		"a Job that is a gang": {`{"apiVersion":"batch/v1","kind":"Job","name":"train","uid":"u-1","controller":true}`, `{"op":"add","path":"/spec/schedulingGates","value":[{"name":"tranche.dev/admission"}]}`},
+		"a Job that is none":   {`{"apiVersion":"batch/v1","kind":"Job","name":"plain","uid":"u-2","controller":true}`, ""},
+		"a Job that is gone":   {`{"apiVersion":"batch/v1","kind":"Job","name":"gone","uid":"u-3","controller":true}`, ""},
+	} {
+		answer := r.post(t, ca, MutatePath, strings.Replace(review, `"name":"p",`, `"name":"p","ownerReferences":[`+tc.owner+`],`, 1))
+		patch, _, _ := strings.Cut(answer[strings.Index(answer, `"patch":"`)+len(`"patch":"`):], `"`)
+		ops, err := base64.StdEncoding.DecodeString(patch)
+		if err != nil || bytes.Contains(ops, []byte("schedulingGates")) != (tc.want != "") || !bytes.Contains(ops, []byte(tc.want)) ||
+			bytes.Contains(ops, []byte(`"tranche.dev/gang":"trio","tranche.dev/queue":"night"`)) != (tc.want != "") {
+			t.Errorf("%s: answer %s: patch %s, error %v", name, answer, ops, err)
+		}
+		if strings.Contains(answer, "does not exist any more") != (name == "a Job that is gone") {
+			t.Errorf("%s: answer %s", name, answer)
+		}
+	}
+
+	// 4. A new certificate is served without a restart, and the CA stays.
 	secret := api.get(secretsPath, "tranche-webhook-tls")
 	_ = unstructured.SetNestedField(secret.Object, "", "data", "tls.crt")
 	api.put(secretsPath, secret)
@@ -303,7 +323,7 @@ func TestServesWithCertificatesOfItsOwn(t *testing.T) {
 		return ""
 	})
 
-	// 4. A configuration that was applied anew gets the CA again.
+	// 5. A configuration that was applied anew gets the CA again.
 	plain := api.get(mutatingPath, "tranche")
 	_ = unstructured.SetNestedSlice(plain.Object, []any{map[string]any{
 		"name": "pods.tranche.dev", "clientConfig": map[string]any{"url": "https://localhost/"},
@@ -316,7 +336,7 @@ func TestServesWithCertificatesOfItsOwn(t *testing.T) {
 		return ""
 	})
 
-	// 5. A new CA, since somebody emptied the Secret, reaches everybody.
+	// 6. A new CA, since somebody emptied the Secret, reaches everybody.
 	secret = api.get(secretsPath, "tranche-webhook-tls")
 	unstructured.RemoveNestedField(secret.Object, "data")
 	api.put(secretsPath, secret)
@@ -331,7 +351,7 @@ func TestServesWithCertificatesOfItsOwn(t *testing.T) {
 		return ""
 	})
 
-	// 6. Metrics of ours and of controller-runtime.
+	// 7. Metrics of ours and of controller-runtime.
 	if n, err := testutil.GatherAndCount(registry, "tranche_webhook_requests_total", "tranche_webhook_certificate_expiry_timestamp_seconds"); n != 2 || err != nil {
 		t.Errorf("%d metrics of ours, error %v", n, err)
 	}
@@ -342,7 +362,7 @@ func TestServesWithCertificatesOfItsOwn(t *testing.T) {
 		t.Errorf("healthz: %d %s", code, text)
 	}
 
-	// 7. It did with the rights that it has, and ends when told.
+	// 8. It did with the rights that it has, and ends when told.
 	if denied := api.refused(); len(denied) > 0 {
 		t.Errorf("asked for what its rights forbid: %s", denied)
 	}

@@ -83,11 +83,16 @@ var asked = []string{
 var written = []string{contract.PlanAnnotation, contract.RetryAnnotation, contract.TranslatedFromAnnotation}
 
 // Update decides about a change of a pod by a user who is not one of Tranche's
-// own service accounts. It looks at the frozen annotations only, whatever the
-// state of the pod: kubelet and controllers must get through with all else, and
-// a pod that is being deleted keeps its GPUs, and so its plan, to the end.
+// own service accounts. It looks at the frozen annotations and at the gang only,
+// whatever the state of the pod: kubelet and controllers must get through with
+// all else, and a pod that is being deleted keeps its GPUs, and so its plan, to
+// the end.
+//
+// Scheduling gates are not looked at. The API server lets nobody add one to a
+// pod that exists; and whoever removes Tranche's lets the scheduler ask the
+// extender, which places no member before its gang.
 func Update(old, pod *corev1.Pod) []mutate.Refusal {
-	var refusals []mutate.Refusal
+	refusals := gang(old, pod)
 	keys := maps.Clone(old.Annotations)
 	if keys == nil {
 		keys = map[string]string{}
@@ -107,6 +112,27 @@ func Update(old, pod *corev1.Pod) []mutate.Refusal {
 			strings.HasPrefix(key, contract.FractionAnnotation+".") || strings.HasPrefix(key, contract.MemoryAnnotation+"."):
 			refusals = append(refusals, mutate.Refuse(mutate.ReasonFrozen,
 				"annotation %s cannot be changed, added or removed once the pod exists; create a new pod with what it shall ask for, or change the template that pods are made from", key))
+		}
+	}
+	return refusals
+}
+
+// gang keeps a pod in its gang: places are held for whole gangs, and a member
+// that walked over to another would leave one that started without it. How many
+// members make the gang whole may change, for gangs grow and shrink.
+func gang(old, pod *corev1.Pod) []mutate.Refusal {
+	var refusals []mutate.Refusal
+	before, had := old.Labels[contract.GangLabel]
+	after, has := pod.Labels[contract.GangLabel]
+	if had != has || before != after {
+		refusals = append(refusals, mutate.Refuse(mutate.ReasonFrozen,
+			"label %s cannot be changed, added or removed once the pod exists, since its gang counts on it; create a new pod with the label that it shall have, or change the template that pods are made from", contract.GangLabel))
+	}
+	was, sized := old.Annotations[contract.GangMinCountAnnotation]
+	is, stays := pod.Annotations[contract.GangMinCountAnnotation]
+	if stays && (!sized || was != is) {
+		if _, _, _, err := contract.GangOf(pod); err != nil {
+			refusals = append(refusals, mutate.RefuseGang("", err))
 		}
 	}
 	return refusals

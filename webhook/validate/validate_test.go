@@ -12,7 +12,7 @@ import (
 	"github.com/tranche-dev/tranche/webhook/validate"
 )
 
-var defaults = mutate.Defaults{Resources: contract.DefaultResources(), Queue: "default"}
+var defaults = mutate.Defaults{Resources: contract.DefaultResources(), Queue: "default", GangGate: true}
 
 func parse(t testing.TB, text string) *corev1.Pod {
 	t.Helper()
@@ -63,6 +63,16 @@ spec:
   containers: [{name: main, resources: {limits: {nvidia.com/gpu: "1"}}}]`,
 			want: []string{"untranslated: container injected asks for no GPU but could see those of the containers beside it; set NVIDIA_VISIBLE_DEVICES=void in its env, where it is written or in the webhook that injects it"},
 		},
+		"a member without the gate, which another webhook took away: the extender places it with its gang all the same": {
+			pod: `
+metadata: {labels: {tranche.dev/gang: g}}
+spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: "1"}}}]}`,
+		},
+		"the gate on a pod that is in no gang, from another webhook": {
+			pod: `
+spec: {schedulingGates: [{name: tranche.dev/admission}], containers: [{name: main, resources: {limits: {nvidia.com/gpu: "1"}}}]}`,
+			want: []string{"gate: the pod has the scheduling gate tranche.dev/admission but is in no gang, so that nobody would ever lift it; remove the gate, which Tranche adds where it is needed, or name a gang with the label tranche.dev/gang on a pod that uses GPUs, and to hold the pod back yourself use a gate of your own name"},
+		},
 		"everything that mutation refuses, should another webhook bring it in": {
 			pod: `
 metadata: {annotations: {tranche.dev/plan: "{}"}}
@@ -91,6 +101,7 @@ func texts(refusals []mutate.Refusal) []string {
 func TestUpdateFreezesWhatWasAskedAndPlanned(t *testing.T) {
 	const (
 		settled = " cannot be changed, added or removed once the pod exists; create a new pod with what it shall ask for, or change the template that pods are made from"
+		walked  = "frozen: label tranche.dev/gang cannot be changed, added or removed once the pod exists, since its gang counts on it; create a new pod with the label that it shall have, or change the template that pods are made from"
 		ours    = " is for Tranche alone to write; leave it as it is"
 	)
 	cases := map[string]struct {
@@ -142,6 +153,55 @@ metadata:
 spec: {containers: [{name: main, image: new, env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]}]}`,
 		},
 		"no annotations at all": {old: `metadata: {}`, pod: `metadata: {}`},
+		"another gang": {
+			old:  `metadata: {labels: {tranche.dev/gang: a}}`,
+			pod:  `metadata: {labels: {tranche.dev/gang: b}}`,
+			want: []string{walked},
+		},
+		"a gang left, with all labels": {
+			old:  `metadata: {labels: {tranche.dev/gang: a}, annotations: {tranche.dev/gang-min-count: "4"}}`,
+			pod:  `metadata: {annotations: {tranche.dev/gang-min-count: "4"}}`,
+			want: []string{walked},
+		},
+		"a gang joined, with a size": {
+			old:  `metadata: {}`,
+			pod:  `metadata: {labels: {tranche.dev/gang: a}, annotations: {tranche.dev/gang-min-count: "4"}}`,
+			want: []string{walked},
+		},
+		"a gang that grows": {
+			old: `metadata: {labels: {tranche.dev/gang: a}, annotations: {tranche.dev/gang-min-count: "4"}}`,
+			pod: `metadata: {labels: {tranche.dev/gang: a}, annotations: {tranche.dev/gang-min-count: "8"}}`,
+		},
+		"a gang that gets its size, and others' labels": {
+			old: `metadata: {labels: {tranche.dev/gang: a}}`,
+			pod: `metadata: {labels: {tranche.dev/gang: a, b: c}, annotations: {tranche.dev/gang-min-count: "8"}}`,
+		},
+		"a gang that loses its size": {
+			old: `metadata: {labels: {tranche.dev/gang: a}, annotations: {tranche.dev/gang-min-count: "4"}}`,
+			pod: `metadata: {labels: {tranche.dev/gang: a}}`,
+		},
+		"a native group that gets its size": {
+			old: `spec: {schedulingGroup: {podGroupName: native}}`,
+			pod: "metadata: {annotations: {tranche.dev/gang-min-count: '8'}}\nspec: {schedulingGroup: {podGroupName: native}}",
+		},
+		"a size that makes no sense": {
+			old:  `metadata: {labels: {tranche.dev/gang: a}, annotations: {tranche.dev/gang-min-count: "4"}}`,
+			pod:  `metadata: {labels: {tranche.dev/gang: a}, annotations: {tranche.dev/gang-min-count: many}}`,
+			want: []string{`gang: annotation tranche.dev/gang-min-count is "many"; write a whole number from 1 to 100000, such as "4"`},
+		},
+		"a size without a gang": {
+			old:  `metadata: {}`,
+			pod:  `metadata: {annotations: {tranche.dev/gang-min-count: "4"}}`,
+			want: []string{"gang: annotation tranche.dev/gang-min-count says how large a gang is, but no label names the gang; add the label tranche.dev/gang with a name that all members have, or remove the annotation"},
+		},
+		"a size that made no sense before, and stays": {
+			old: `metadata: {labels: {tranche.dev/gang: Bad}, annotations: {tranche.dev/gang-min-count: many}}`,
+			pod: `metadata: {labels: {tranche.dev/gang: Bad, a: b}, annotations: {tranche.dev/gang-min-count: many}}`,
+		},
+		"gates, by anybody": {
+			old: `spec: {schedulingGates: [{name: tranche.dev/admission}]}`,
+			pod: `spec: {}`,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

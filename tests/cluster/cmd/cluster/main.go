@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -57,17 +59,11 @@ func newCommand(out io.Writer) *cobra.Command {
 		existing(&dir, "status", "Show the cluster's programs", cobra.NoArgs, func(ctx context.Context, c *cluster.Cluster, _ []string) error {
 			return c.Status(ctx, out)
 		}),
-		existing(&dir, "kill NAME", "Kill a program with SIGKILL", cobra.ExactArgs(1), func(ctx context.Context, c *cluster.Cluster, args []string) error {
-			return c.Kill(ctx, args[0])
-		}),
-		existing(&dir, "start NAME", "Start a program that has ended", cobra.ExactArgs(1), func(ctx context.Context, c *cluster.Cluster, args []string) error {
-			return c.Start(ctx, args[0])
-		}),
-		existing(&dir, "restart NAME", "Kill a program and start it again", cobra.ExactArgs(1), func(ctx context.Context, c *cluster.Cluster, args []string) error {
-			return c.Restart(ctx, args[0])
-		}),
-		existing(&dir, "logs NAME", "Print a program's log", cobra.ExactArgs(1), func(_ context.Context, c *cluster.Cluster, args []string) error {
-			f, err := os.Open(c.LogFile(args[0]))
+		program(&dir, "kill", "Kill a program with SIGKILL", (*cluster.Cluster).Kill),
+		program(&dir, "start", "Start a program that has ended", (*cluster.Cluster).Start),
+		program(&dir, "restart", "Kill a program and start it again", (*cluster.Cluster).Restart),
+		program(&dir, "logs", "Print a program's log", func(c *cluster.Cluster, _ context.Context, name string) error {
+			f, err := os.Open(c.LogFile(name))
 			if err != nil {
 				return err
 			}
@@ -114,4 +110,16 @@ func existing(dir *string, use, short string, args cobra.PositionalArgs, do func
 			return do(cmd.Context(), c, args)
 		},
 	}
+}
+
+// program is a command on one program of such a cluster. It takes any number of
+// arguments, since whoever gives another than one wants to know the names.
+func program(dir *string, use, short string, do func(*cluster.Cluster, context.Context, string) error) *cobra.Command {
+	return existing(dir, use+" NAME", short, cobra.ArbitraryArgs, func(ctx context.Context, c *cluster.Cluster, args []string) error {
+		programs := c.Programs()
+		if len(args) != 1 || !slices.Contains(programs, args[0]) {
+			return fmt.Errorf("%s takes the name of one program of this cluster: %s", use, strings.Join(programs, ", "))
+		}
+		return do(c, ctx, args[0])
+	})
 }

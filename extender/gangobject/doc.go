@@ -1,0 +1,7 @@
+// Package gangobject writes Gang objects: what the planner knows of each gang,
+// for people and for other programs.
+//
+// An object is read before it is written, so that what somebody else made of it
+// counts: an object that a person made is never deleted, and its spec never
+// touched. Of several reports of one gang the last is written.
+package gangobject

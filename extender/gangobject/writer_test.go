@@ -1,0 +1,485 @@
+package gangobject
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/tranche-dev/tranche/extender/internal/fixture"
+	"github.com/tranche-dev/tranche/extender/metrics"
+	"github.com/tranche-dev/tranche/extender/planner"
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
+	"github.com/tranche-dev/tranche/pkg/contract"
+)
+
+// kit is a Writer and an API server that can be made to fail.
+type kit struct {
+	*testing.T
+	api     *fixture.GangAPI
+	writer  *Writer
+	metrics *metrics.Metrics
+	events  *record.FakeRecorder
+
+	mu sync.Mutex
+	// writes are the calls that change something.
+	writes []string
+	// answer is asked about each call, such as "create"; its error is the
+	// answer.
+	answer func(call string) error
+}
+
+func (k *kit) called(call string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if call != "get" {
+		k.writes = append(k.writes, call)
+	}
+	if k.answer != nil {
+		return k.answer(call)
+	}
+	return nil
+}
+
+func (k *kit) take() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	writes := k.writes
+	k.writes = nil
+	return writes
+}
+
+func run(t *testing.T, f func(*kit), gangs ...*v1alpha1.Gang) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kit{T: t, events: record.NewFakeRecorder(100), metrics: metrics.New(prometheus.NewRegistry())}
+		k.api = fixture.Gangs(t, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if err := k.called("get"); err != nil {
+					return err
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+			Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+				if err := k.called("create"); err != nil {
+					return err
+				}
+				return c.Create(ctx, o, opts...)
+			},
+			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+				if err := k.called("delete"); err != nil {
+					return err
+				}
+				return c.Delete(ctx, o, opts...)
+			},
+			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+				if err := k.called("patch"); err != nil {
+					return err
+				}
+				return c.Patch(ctx, o, p, opts...)
+			},
+			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+				if err := k.called("update " + sub); err != nil {
+					return err
+				}
+				return c.SubResource(sub).Update(ctx, o, opts...)
+			},
+		}, gangs...)
+		k.writer = New(k.api, k.events, k.metrics, clock.RealClock{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { k.writer.Run(ctx) })
+		f(k)
+		cancel()
+		running.Wait()
+		synctest.Wait()
+	})
+}
+
+// gang returns the object g, nil if there is none.
+func (k *kit) gang() *v1alpha1.Gang {
+	k.Helper()
+	k.mu.Lock()
+	answer := k.answer
+	k.answer = nil
+	k.mu.Unlock()
+	gang := &v1alpha1.Gang{}
+	err := k.api.Get(k.Context(), client.ObjectKey{Namespace: "demo", Name: "g"}, gang)
+	k.mu.Lock()
+	k.answer = answer
+	k.mu.Unlock()
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		k.Fatal(err)
+	}
+	return gang
+}
+
+// report reports and waits until that has been dealt with.
+func (k *kit) report(r planner.GangReport) {
+	k.Helper()
+	k.writer.Report(r)
+	time.Sleep(time.Second)
+	synctest.Wait()
+}
+
+func (k *kit) wantWrites(want ...string) {
+	k.Helper()
+	if diff := cmp.Diff(want, k.take()); diff != "" {
+		k.Errorf("writes (-want +got):\n%s", diff)
+	}
+}
+
+func (k *kit) wantEvents(want ...string) {
+	k.Helper()
+	var got []string
+	for len(k.events.Events) > 0 {
+		got = append(got, <-k.events.Events)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		k.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// reportOf is of the gang g of demo.
+func reportOf(phase v1alpha1.GangPhase, members int32, reasons ...string) planner.GangReport {
+	r := planner.GangReport{
+		Key: planner.GangKey{Namespace: "demo", Name: "g"}, Keep: members > 0, MinCount: 4,
+		Status: v1alpha1.GangStatus{Phase: phase, Members: members, Ready: fmt.Sprintf("0/%d", 4)},
+	}
+	for _, word := range reasons {
+		r.Status.Reasons = append(r.Status.Reasons, v1alpha1.GangReason{Type: word, Message: "because of " + word})
+	}
+	return r
+}
+
+var owner = &metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "job", UID: "uid-job", Controller: new(true), BlockOwnerDeletion: new(true)}
+
+func managed(owners ...metav1.OwnerReference) *v1alpha1.Gang {
+	gang := fixture.Gang("g", 4)
+	gang.Labels = map[string]string{contract.ManagedByLabel: contract.ManagedByTranche}
+	gang.OwnerReferences = owners
+	return gang
+}
+
+func TestMakesAnObjectThatEndsWithItsOwner(t *testing.T) {
+	run(t, func(k *kit) {
+		r := reportOf(v1alpha1.GangPending, 3)
+		r.Owner = owner
+		k.report(r)
+		k.wantWrites("create", "update status")
+		got := k.gang()
+		want := []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "job", UID: "uid-job", Controller: new(false), BlockOwnerDeletion: new(false)}}
+		if diff := cmp.Diff(want, got.OwnerReferences); diff != "" {
+			k.Errorf("owner (-want +got):\n%s", diff)
+		}
+		if got.Labels[contract.ManagedByLabel] != contract.ManagedByTranche || got.Spec.MinCount != 4 || got.Status.Members != 3 || got.Status.Phase != v1alpha1.GangPending {
+			k.Errorf("gang %+v", got)
+		}
+		if !*owner.Controller {
+			k.Error("the report was changed")
+		}
+		k.report(r)
+		k.wantWrites()
+		// Its owner collects it.
+		k.report(reportOf(v1alpha1.GangFinished, 0))
+		k.wantWrites("update status")
+		if got := k.gang(); got == nil || got.Status.Members != 0 || got.Status.Phase != v1alpha1.GangFinished {
+			k.Errorf("gang %+v", got)
+		}
+	})
+}
+
+func TestFollowsTheMembersOfManagedGangs(t *testing.T) {
+	run(t, func(k *kit) {
+		r := reportOf(v1alpha1.GangPending, 3)
+		r.MinCount, r.Owner = 6, owner
+		k.report(r)
+		k.wantWrites("patch", "update status")
+		got := k.gang()
+		if got.Spec.MinCount != 6 || len(got.OwnerReferences) != 1 || got.OwnerReferences[0].UID != "uid-job" {
+			k.Errorf("gang %+v", got)
+		}
+		// Members that disagree say neither.
+		r.MinCount, r.Owner = 0, nil
+		k.report(r)
+		k.wantWrites()
+	}, managed(metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "job", UID: "uid-earlier"}))
+}
+
+func TestDeletesManagedGangsThatNobodyOwns(t *testing.T) {
+	run(t, func(k *kit) {
+		k.report(reportOf(v1alpha1.GangPending, 0))
+		k.wantWrites("delete")
+		if got := k.gang(); got != nil {
+			k.Errorf("gang %+v", got)
+		}
+		k.report(reportOf(v1alpha1.GangPending, 0))
+		k.wantWrites()
+	}, managed())
+}
+
+func TestHandMadeGangsKeepTheirSpec(t *testing.T) {
+	hand := fixture.Gang("g", 8)
+	run(t, func(k *kit) {
+		r := reportOf(v1alpha1.GangPending, 3)
+		r.Owner = owner
+		r.Status.Placement = []v1alpha1.GangPlacement{{Node: "a", Pods: []string{"p"}}}
+		k.report(r)
+		k.wantWrites("update status")
+		r = reportOf("", 3)
+		r.Keep = false
+		k.report(r)
+		k.wantWrites("update status")
+		got := k.gang()
+		if diff := cmp.Diff(hand.Spec, got.Spec); diff != "" || got.OwnerReferences != nil {
+			k.Errorf("spec (-want +got):\n%s", diff)
+		}
+		if got.Status.Members != 0 || got.Status.Placement != nil || got.Status.Phase != v1alpha1.GangPending {
+			k.Errorf("status %+v", got.Status)
+		}
+	}, hand)
+}
+
+func TestNoObjectWithoutASize(t *testing.T) {
+	run(t, func(k *kit) {
+		r := reportOf(v1alpha1.GangPending, 3, v1alpha1.ReasonMinCountUnknown)
+		r.MinCount = 0
+		k.report(r)
+		k.wantWrites()
+	})
+}
+
+func TestAnObjectMadeByHandMeanwhileIsRespected(t *testing.T) {
+	run(t, func(k *kit) {
+		created := false
+		k.answer = func(call string) error {
+			if call == "create" {
+				created = true
+				return apierrors.NewAlreadyExists(schema.GroupResource{Resource: "gangs"}, "g")
+			}
+			if call == "get" && !created {
+				return apierrors.NewNotFound(schema.GroupResource{Resource: "gangs"}, "g")
+			}
+			return nil
+		}
+		k.report(reportOf(v1alpha1.GangPending, 3))
+		k.wantWrites("create", "update status")
+		if got := k.gang(); got.Spec.MinCount != 8 || got.Status.Members != 3 {
+			k.Errorf("gang %+v", got)
+		}
+	}, fixture.Gang("g", 8))
+}
+
+func TestWritesAreTriedAgain(t *testing.T) {
+	gr := schema.GroupResource{Group: "tranche.dev", Resource: "gangs"}
+	cases := map[string]error{
+		"conflict":        apierrors.NewConflict(gr, "g", errors.New("changed")),
+		"no leader":       errors.New("etcd has no leader"),
+		"forbidden":       apierrors.NewForbidden(gr, "g", errors.New("no role yet")),
+		"no such kind":    apierrors.NewGenericServerResponse(404, "create", gr, "", "", 0, true),
+		"gone after read": apierrors.NewNotFound(gr, "g"),
+	}
+	for name, failure := range cases {
+		for _, call := range []string{"create", "update status"} {
+			t.Run(name+" at "+call, func(t *testing.T) {
+				run(t, func(k *kit) {
+					left := 3
+					k.answer = func(c string) error {
+						if c == call && left > 0 {
+							left--
+							return failure
+						}
+						return nil
+					}
+					k.writer.Report(reportOf(v1alpha1.GangPending, 3))
+					time.Sleep(time.Minute)
+					synctest.Wait()
+					if got := k.gang(); got == nil || got.Status.Members != 3 {
+						k.Errorf("gang %+v", got)
+					}
+					if left != 0 || len(k.writer.reports) != 0 {
+						k.Errorf("%d failures left, reports %v", left, k.writer.reports)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestNamespacesThatEndAreLeftAlone(t *testing.T) {
+	gr := schema.GroupResource{Group: "tranche.dev", Resource: "gangs"}
+	ending := apierrors.NewForbidden(gr, "g", errors.New("is being terminated"))
+	ending.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	cases := map[string]error{
+		"terminating":           ending,
+		"gone":                  apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "demo"),
+		"a name that is no one": apierrors.NewInvalid(schema.GroupKind{Kind: "Gang"}, "g", nil),
+	}
+	for name, failure := range cases {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(k *kit) {
+				k.answer = func(call string) error {
+					if call == "create" {
+						return failure
+					}
+					return nil
+				}
+				k.writer.Report(reportOf(v1alpha1.GangPending, 3))
+				time.Sleep(time.Hour)
+				k.wantWrites("create")
+			})
+		})
+	}
+}
+
+func TestManyReportsAreFewWrites(t *testing.T) {
+	run(t, func(k *kit) {
+		for i := range int32(100) {
+			k.writer.Report(reportOf(v1alpha1.GangPending, i+1))
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		if n := len(k.take()); n > 8 {
+			k.Errorf("%d writes in a second of the same phase, want about one each 200 ms", n)
+		}
+		if got := k.gang().Status.Members; got != 100 {
+			k.Errorf("%d members, want the last report's 100", got)
+		}
+		// A new phase does not wait.
+		k.writer.Report(reportOf(v1alpha1.GangPending, 99))
+		synctest.Wait()
+		k.writer.Report(reportOf(v1alpha1.GangHeld, 99))
+		synctest.Wait()
+		if got := k.gang().Status.Phase; got != v1alpha1.GangHeld {
+			k.Errorf("phase %q", got)
+		}
+	})
+}
+
+func TestEventsAreOncePerChange(t *testing.T) {
+	run(t, func(k *kit) {
+		k.report(reportOf(v1alpha1.GangPending, 1, v1alpha1.ReasonWaitingForMembers))
+		k.wantEvents("Normal WaitingForMembers because of WaitingForMembers")
+		k.report(reportOf(v1alpha1.GangPending, 2, v1alpha1.ReasonWaitingForMembers))
+		k.wantEvents()
+		k.report(reportOf(v1alpha1.GangPending, 4, v1alpha1.ReasonNoPlace, v1alpha1.ReasonForeignGate))
+		k.wantEvents("Warning NoPlace because of NoPlace")
+		held := reportOf(v1alpha1.GangHeld, 4)
+		held.Status.Held = 4
+		held.Status.Placement = []v1alpha1.GangPlacement{{Node: "a", Pods: []string{"p"}}}
+		k.report(held)
+		k.wantEvents("Normal Held 4 members hold places on 1 nodes")
+		bound := reportOf(v1alpha1.GangBound, 4)
+		bound.Status.Bound = 4
+		bound.Status.Conditions = []metav1.Condition{{Type: v1alpha1.GangStarted, Status: metav1.ConditionTrue, Reason: "AllWereBound"}}
+		k.report(bound)
+		k.wantEvents("Normal Started 4 members are bound to 0 nodes")
+		running := bound
+		running.Status.Phase = v1alpha1.GangRunning
+		k.report(running)
+		k.wantEvents()
+		lost := bound
+		lost.Status.Phase = v1alpha1.GangPending
+		lost.Status.Reasons = []v1alpha1.GangReason{{Type: v1alpha1.ReasonBelowMinCount, Message: "lost one"}}
+		k.report(lost)
+		k.wantEvents("Warning BelowMinCount lost one")
+		k.report(running)
+		k.wantEvents()
+		finished := running
+		finished.Status.Phase = v1alpha1.GangFinished
+		k.report(finished)
+		k.wantEvents("Normal Finished No member is left that will run")
+	})
+}
+
+func TestGangsAreCountedByPhase(t *testing.T) {
+	run(t, func(k *kit) {
+		want := func(pending, held float64) {
+			k.Helper()
+			p, h := testutil.ToFloat64(k.metrics.Gangs.WithLabelValues("Pending")), testutil.ToFloat64(k.metrics.Gangs.WithLabelValues("Held"))
+			if p != pending || h != held {
+				k.Errorf("%v pending, %v held, want %v and %v", p, h, pending, held)
+			}
+		}
+		k.report(reportOf(v1alpha1.GangPending, 1))
+		k.report(reportOf(v1alpha1.GangPending, 2))
+		want(1, 0)
+		k.report(reportOf(v1alpha1.GangHeld, 2))
+		want(0, 1)
+		k.report(reportOf(v1alpha1.GangHeld, 0))
+		want(0, 0)
+		if len(k.writer.written)+len(k.writer.phases)+len(k.writer.reports) != 0 {
+			k.Error("a gang without members is remembered")
+		}
+	})
+}
+
+func TestStatusIsCutToWhatTheAPITakes(t *testing.T) {
+	r := reportOf(v1alpha1.GangPending, 4)
+	long := strings.Repeat("ö", v1alpha1.MaxGangReasonMessage+1)
+	for i := range v1alpha1.MaxGangReasons + 3 {
+		r.Status.Reasons = append(r.Status.Reasons, v1alpha1.GangReason{Type: fmt.Sprint("R", i/2), Message: long}, v1alpha1.GangReason{Type: fmt.Sprint("S", i), Message: "m"})
+	}
+	for i := range v1alpha1.MaxGangPlacements + 3 {
+		r.Status.Placement = append(r.Status.Placement, v1alpha1.GangPlacement{Node: fmt.Sprint("n", i), Pods: make([]string, v1alpha1.MaxGangPlacementPods+3)})
+	}
+	s := statusOf(&v1alpha1.GangStatus{}, &r, fixture.Gang("g", 4), time.Unix(1, 0))
+	if len(s.Reasons) != v1alpha1.MaxGangReasons || len(s.Placement) != v1alpha1.MaxGangPlacements || len(s.Placement[0].Pods) != v1alpha1.MaxGangPlacementPods {
+		t.Errorf("%d reasons, %d nodes, %d pods", len(s.Reasons), len(s.Placement), len(s.Placement[0].Pods))
+	}
+	types := map[string]bool{}
+	for _, reason := range s.Reasons {
+		if types[reason.Type] {
+			t.Errorf("reason %s twice", reason.Type)
+		}
+		types[reason.Type] = true
+	}
+	if got := []rune(s.Reasons[0].Message); len(got) != v1alpha1.MaxGangReasonMessage || got[len(got)-1] != '…' {
+		t.Errorf("message of %d characters", len(got))
+	}
+	if len([]rune(r.Status.Reasons[0].Message)) != v1alpha1.MaxGangReasonMessage+1 || len(r.Status.Placement[0].Pods) != v1alpha1.MaxGangPlacementPods+3 {
+		t.Error("the report was changed")
+	}
+}
+
+func TestConditionsKeepTheirTimes(t *testing.T) {
+	early, now := time.Unix(100, 0), time.Unix(200, 5)
+	old := []metav1.Condition{
+		{Type: "Foreign", Status: metav1.ConditionTrue, Reason: "X", LastTransitionTime: metav1.NewTime(early)},
+		{Type: "A", Status: metav1.ConditionTrue, Reason: "X", LastTransitionTime: metav1.NewTime(early), ObservedGeneration: 3},
+		{Type: "B", Status: metav1.ConditionTrue, Reason: "X", LastTransitionTime: metav1.NewTime(early), ObservedGeneration: 3},
+	}
+	got := conditionsOf(old, []metav1.Condition{
+		{Type: "A", Status: metav1.ConditionTrue, Reason: "Y", LastTransitionTime: metav1.NewTime(now)},
+		{Type: "B", Status: metav1.ConditionFalse},
+	}, 4, now)
+	want := []metav1.Condition{
+		old[0],
+		{Type: "A", Status: metav1.ConditionTrue, Reason: "Y", LastTransitionTime: metav1.NewTime(early), ObservedGeneration: 4},
+		{Type: "B", Status: metav1.ConditionFalse, Reason: "B", LastTransitionTime: metav1.NewTime(time.Unix(200, 0)), ObservedGeneration: 4},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("conditions (-want +got):\n%s", diff)
+	}
+	if old[1].Reason != "X" {
+		t.Error("the old conditions were changed")
+	}
+}

@@ -1,0 +1,65 @@
+package planner
+
+import (
+	"cmp"
+	"strings"
+	"time"
+)
+
+// dueGang is a gang to be looked at.
+type dueGang struct {
+	g *gangState
+	t *standing
+}
+
+// urgency: 0 for gangs that are partly bound, which hold GPUs in vain, 1 for
+// started ones that have lost members, 2 for those that have not begun, 3 for
+// members beyond the minimum.
+func (d *dueGang) urgency() int {
+	switch {
+	case d.t.need() > 0 && !d.g.started && d.t.committed > 0:
+		return 0
+	case d.t.need() > 0 && d.g.started:
+		return 1
+	case d.t.need() > 0:
+		return 2
+	default:
+		return 3
+	}
+}
+
+func (d *dueGang) compare(o *dueGang) int {
+	return cmp.Or(
+		cmp.Compare(d.urgency(), o.urgency()), cmp.Compare(o.priority(), d.priority()), d.created().Compare(o.created()),
+		strings.Compare(d.g.key.Namespace, o.g.key.Namespace), strings.Compare(d.g.key.Name, o.g.key.Name),
+	)
+}
+
+func (d *dueGang) priority() int32 {
+	if len(d.t.live) == 0 {
+		return 0
+	}
+	return d.t.live[0].pod.Member.Priority
+}
+
+func (d *dueGang) created() time.Time {
+	if len(d.t.live) == 0 {
+		return time.Time{}
+	}
+	return d.t.live[0].pod.Created
+}
+
+// expects says whether time alone changes something about g.
+func (g *gangState) expects(now time.Time) bool {
+	return !g.deadline.IsZero() && !now.Before(g.deadline) || !g.torn.IsZero() || !g.stale.IsZero() ||
+		!g.notBefore.IsZero() && !now.Before(g.notBefore) || !g.telling.IsZero() && !now.Before(g.telling) || g.extraDue(now)
+}
+
+func (g *gangState) extraDue(now time.Time) bool {
+	for _, m := range g.members {
+		if !m.deadline.IsZero() && !now.Before(m.deadline) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,343 @@
+package planner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tranche-dev/tranche/extender/internal/fixture"
+	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/ledger"
+)
+
+// memberPod is a gated pod of a gang.
+func memberPod(gang, name string, minCount int, limits ...string) *corev1.Pod {
+	pod := fixture.Pod(name, limits...)
+	pod.Labels = map[string]string{contract.GangLabel: gang}
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	if minCount > 0 {
+		pod.Annotations[contract.GangMinCountAnnotation] = strconv.Itoa(minCount)
+	}
+	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: contract.AdmissionGate}}
+	return pod
+}
+
+// gangPods are n members, called gang-0 and so on.
+func gangPods(gang string, n, minCount int, limits ...string) []*corev1.Pod {
+	pods := make([]*corev1.Pod, 0, n)
+	for i := range n {
+		pods = append(pods, memberPod(gang, fmt.Sprintf("%s-%d", gang, i), minCount, limits...))
+	}
+	return pods
+}
+
+// world is an API server with a scheduler that knows no more of gangs than the
+// real one: it takes ungated pods one by one, asks Filter, and binds at leisure.
+type world struct {
+	*kit
+	mu   sync.Mutex
+	pods map[types.UID]*corev1.Pod
+	// failBind says what becomes of a Binding; nil: it succeeds.
+	failBind func(pod *corev1.Pod) error
+	// refuses says that the scheduler's own filters refuse a node.
+	refuses func(pod *corev1.Pod, node string) bool
+	nodes   []string
+	busy    map[types.UID]bool
+	// size is what the members' annotations say; started are the gangs of which
+	// that many were bound once.
+	size    int
+	started map[string]bool
+	// ended counts members of a gang that succeeded and are gone.
+	ended map[string]int
+	// accepted are the pods that Reserve has let go on, with their gang; evicted the names of
+	// those that the planner asked to go.
+	accepted map[types.UID]string
+	evicted  []string
+	// posted are the pods whose Binding reached the API server, in order.
+	posted []string
+	binds  sync.WaitGroup
+}
+
+func newWorld(k *kit, nodes ...string) *world {
+	if err := k.p.Rebuilt(k.Context()); err != nil {
+		k.Fatal(err)
+	}
+	return &world{kit: k, pods: map[types.UID]*corev1.Pod{}, busy: map[types.UID]bool{}, started: map[string]bool{}, accepted: map[types.UID]string{}, ended: map[string]int{}, nodes: nodes}
+}
+
+// create makes pods appear.
+func (w *world) create(pods ...*corev1.Pod) {
+	w.mu.Lock()
+	for _, pod := range pods {
+		w.pods[pod.UID] = pod
+	}
+	w.mu.Unlock()
+	w.observe(pods...)
+}
+
+// change edits a pod and tells of it.
+func (w *world) change(uid types.UID, edit func(pod *corev1.Pod)) {
+	w.mu.Lock()
+	pod, ok := w.pods[uid]
+	if ok {
+		pod = pod.DeepCopy()
+		pod.ResourceVersion += "1"
+		edit(pod)
+		w.pods[uid] = pod
+	}
+	w.mu.Unlock()
+	if ok {
+		w.tell(pod)
+	}
+}
+
+func (w *world) tell(pod *corev1.Pod) {
+	w.p.Observe(w.Context(), view.PodOf(pod, w.p.opts.Resources))
+	if u := view.UsageOf(pod); u != nil {
+		w.p.ObserveUsage(w.Context(), u)
+	} else {
+		w.p.ForgetUsage(w.Context(), pod.UID)
+	}
+}
+
+// remove lets pods be gone, ended as kubelets do.
+func (w *world) remove(pods ...*corev1.Pod) {
+	for _, pod := range pods {
+		w.mu.Lock()
+		last := w.pods[pod.UID]
+		delete(w.pods, pod.UID)
+		if last != nil && last.Status.Phase == corev1.PodSucceeded {
+			w.ended[last.Labels[contract.GangLabel]]++
+		}
+		w.mu.Unlock()
+		if last != nil {
+			if last.Status.Phase != corev1.PodSucceeded {
+				w.tell(ended(last, corev1.PodFailed))
+			}
+			w.p.ForgetUsage(w.Context(), pod.UID)
+			w.gone(last)
+		}
+	}
+}
+
+func (w *world) pod(uid types.UID) *corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pods[uid]
+}
+
+// admit does what the planner asked for.
+func (w *world) admit() {
+	w.effects.mu.Lock()
+	list := w.effects.admitted
+	w.effects.admitted = nil
+	w.effects.mu.Unlock()
+	for _, a := range list {
+		w.change(a.Pod.UID, func(pod *corev1.Pod) {
+			pod.Status.NominatedNodeName = a.Node
+			pod.Spec.SchedulingGates = slices.DeleteFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return g.Name == contract.AdmissionGate })
+		})
+	}
+}
+
+// schedule takes every pending pod once.
+func (w *world) schedule() {
+	w.mu.Lock()
+	pending := make([]*corev1.Pod, 0, len(w.pods))
+	for _, uid := range slices.Sorted(maps.Keys(w.pods)) {
+		if pod := w.pods[uid]; pod.Spec.NodeName == "" && len(pod.Spec.SchedulingGates) == 0 && pod.DeletionTimestamp == nil && !w.busy[uid] {
+			pending = append(pending, pod)
+		}
+	}
+	w.mu.Unlock()
+	for _, pod := range pending {
+		w.scheduleOne(pod)
+	}
+}
+
+func (w *world) scheduleOne(pod *corev1.Pod) {
+	offered := make([]string, 0, len(w.nodes))
+	for _, n := range w.nodes {
+		if w.refuses == nil || !w.refuses(pod, n) {
+			offered = append(offered, n)
+		}
+	}
+	verdict, err := w.p.Filter(w.Context(), pod, offered)
+	if err != nil {
+		w.Error(err)
+	}
+	if i := slices.Index(verdict.Reasons, ""); len(offered) > 0 && i >= 0 {
+		w.mu.Lock()
+		w.busy[pod.UID] = true
+		w.mu.Unlock()
+		w.binds.Go(func() { w.bind(pod, offered[i]) })
+	}
+}
+
+var errConflict = errors.New("conflict")
+
+func (w *world) bind(pod *corev1.Pod, node string) {
+	defer func() {
+		w.mu.Lock()
+		delete(w.busy, pod.UID)
+		w.mu.Unlock()
+	}()
+	t := target(pod, node)
+	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second) // httpTimeout
+	defer cancel()
+	r, err := w.p.Reserve(ctx, t, nil)
+	if err != nil || r.Done {
+		return
+	}
+	w.mu.Lock()
+	w.accepted[pod.UID] = pod.Labels[contract.GangLabel]
+	current, alive := w.pods[pod.UID], true
+	if current == nil || current.DeletionTimestamp != nil {
+		alive = false
+	}
+	w.mu.Unlock()
+	if !alive || w.failBind != nil && w.failBind(pod) != nil {
+		w.p.Abort(ctx, t)
+		return
+	}
+	w.checkWhole(pod)
+	text, err := r.Plan.Format()
+	if err != nil {
+		w.Error(err)
+	}
+	w.mu.Lock()
+	w.posted = append(w.posted, pod.Name)
+	w.mu.Unlock()
+	w.change(pod.UID, func(p *corev1.Pod) {
+		p.Spec.NodeName = node
+		p.Annotations[contract.PlanAnnotation] = text
+		p.Status.Phase = corev1.PodRunning
+		p.Status.NominatedNodeName = ""
+	})
+	w.p.Bound(ctx, t)
+}
+
+// checkWhole is what the API server would see: no member is bound before all
+// have been accepted.
+func (w *world) checkWhole(pod *corev1.Pod) {
+	gang := pod.Labels[contract.GangLabel]
+	if gang == "" || w.size == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	accepted := 0
+	for uid, of := range w.accepted {
+		if of == gang && w.pods[uid] == nil {
+			accepted++ // and deleted since
+		}
+	}
+	snapshot := w.p.Snapshot()
+	charged := map[types.UID]bool{}
+	for n := range snapshot.Ledger.Nodes() {
+		for _, r := range n.Claims() {
+			charged[r.Pod.UID] = r.State == ledger.Allocated // its Reserve returns at any moment
+		}
+	}
+	for uid, other := range w.pods {
+		if other.Labels[contract.GangLabel] == gang && (charged[uid] || w.accepted[uid] != "" || other.Status.Phase == corev1.PodSucceeded) {
+			accepted++
+		}
+	}
+	if accepted+w.ended[gang] >= w.size {
+		w.started[gang] = true
+	}
+	if !w.started[gang] {
+		w.Errorf("%s is bound while only %d of its gang's %d are accepted", pod.Name, accepted, w.size)
+	}
+}
+
+// goOn lets everybody work for a time.
+func (w *world) goOn(d time.Duration) {
+	w.goOnBy(d, tick)
+}
+
+func (w *world) goOnBy(d, step time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		w.admit()
+		w.evict()
+		w.schedule()
+		w.after(step)
+	}
+}
+
+// finish waits for all calls.
+func (w *world) finish() {
+	w.binds.Wait()
+	synctest.Wait()
+}
+
+// bound counts the gang's bound members.
+func (w *world) bound(gang string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, pod := range w.pods {
+		if pod.Labels[contract.GangLabel] == gang && pod.Spec.NodeName != "" && pod.Status.Phase == corev1.PodRunning {
+			n++
+		}
+	}
+	return n
+}
+
+// why is the type of the gang's reason, and its text.
+func (w *world) why(gang string) (word, message string) {
+	w.effects.mu.Lock()
+	defer w.effects.mu.Unlock()
+	r := w.effects.reports[GangKey{"demo", gang}]
+	if len(r.Status.Reasons) == 0 {
+		return "", ""
+	}
+	return r.Status.Reasons[0].Type, r.Status.Reasons[0].Message
+}
+
+func (w *world) phase(gang string) string {
+	w.effects.mu.Lock()
+	defer w.effects.mu.Unlock()
+	return string(w.effects.reports[GangKey{"demo", gang}].Status.Phase)
+}
+
+// held is the sum of all held shares.
+func (w *world) held() int { return int(w.p.Snapshot().Ledger.Totals().Held) }
+
+func (w *world) bigNode(name string, gpus int) {
+	w.Helper()
+	w.labelledNode(name, gpus, nil)
+}
+
+func (w *world) labelledNode(name string, gpus int, labels map[string]string) {
+	w.Helper()
+	node := fixture.Node(w, name, fixture.Inventory(name, gpus))
+	node.Labels = labels
+	node.Status.Allocatable = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110"),
+		"nvidia.com/gpu-share": *resource.NewQuantity(int64(100*gpus), resource.DecimalSI), "nvidia.com/gpu": *resource.NewQuantity(int64(gpus), resource.DecimalSI),
+	}
+	w.p.ObserveNode(w.Context(), view.NodeOf(node, w.p.opts.Resources))
+	w.settled()
+}
+
+func ownedBy(pod *corev1.Pod, kind, name, uid string) *corev1.Pod {
+	yes := true
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: kind, Name: name, UID: types.UID(uid), Controller: &yes}}
+	return pod
+}

@@ -1,0 +1,70 @@
+package planner
+
+import (
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/gang"
+)
+
+// observeMember follows a pod that belongs to a gang.
+func (s *state) observeMember(pod *view.Pod, now time.Time) {
+	m := s.members[pod.UID]
+	key := GangKey{pod.Namespace, pod.Member.Gang}
+	if m != nil && m.gang.key != key {
+		s.forgetMember(pod.UID, now) // somebody has changed the label
+		m = nil
+	}
+	if m == nil {
+		if pod.Ended && !pod.Member.Succeeded {
+			return
+		}
+		m = &member{gang: s.gangOf(key)}
+		m.gang.members[pod.UID] = m
+		m.gang.tried = 0
+		s.members[pod.UID] = m
+	}
+	g := s.gangOf(key)
+	before := m.pod
+	m.pod = pod
+	if pod.Node == "" {
+		m.shape = gang.ShapeOf(pod.Request, pod.Member.Needs, pod.Member.Constraints, s.p.policy(pod))
+	}
+	switch {
+	case pod.Member.Succeeded:
+		g.succeeded[pod.UID] = true
+		s.unplace(m, now)
+	case pod.Ended:
+		s.forgetMember(pod.UID, now)
+	case pod.Node != "":
+		s.clearPlace(m) // the ledger has its plan
+	case pod.Deleting:
+		s.unplace(m, now)
+	case m.place != nil && m.arrival == nil && before != nil && before.Member.Refusal != pod.Member.Refusal && foreignRefusal(pod.Member.Refusal):
+		// The scheduler refused the node without asking Filter.
+		s.avoidNode(m, m.place.Node, now)
+	}
+}
+
+// foreignRefusal says whether the scheduler's message has other grounds than
+// what Filter said.
+func foreignRefusal(message string) bool {
+	return message != "" && !strings.Contains(message, string(GangWaits)) && !strings.Contains(message, string(GangElsewhere))
+}
+
+// forgetMember ends a member.
+func (s *state) forgetMember(uid types.UID, now time.Time) {
+	m := s.members[uid]
+	if m == nil {
+		return
+	}
+	s.unplace(m, now)
+	delete(s.members, uid)
+	g := m.gang
+	delete(g.members, uid)
+	g.tried = 0
+	g.dirty, s.gangsDirty = true, true
+}

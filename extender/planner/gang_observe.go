@@ -1,0 +1,95 @@
+package planner
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/gang"
+)
+
+// ObserveUsage tells what a bound pod, with or without GPUs, takes of its node.
+func (p *Planner) ObserveUsage(ctx context.Context, usage *view.Usage) {
+	p.event(ctx, func(_ logr.Logger, s *state, _ time.Time) { s.observeUsage(usage.UID, usage) })
+}
+
+// ForgetUsage tells that a pod takes nothing any more.
+func (p *Planner) ForgetUsage(ctx context.Context, uid types.UID) {
+	p.event(ctx, func(_ logr.Logger, s *state, _ time.Time) { s.observeUsage(uid, nil) })
+}
+
+// ObserveGang tells of a Gang as the API server shows it.
+func (p *Planner) ObserveGang(ctx context.Context, g *view.Gang) {
+	p.event(ctx, func(_ logr.Logger, s *state, _ time.Time) { s.observeGang(g) })
+}
+
+// ForgetGang tells that a Gang is gone.
+func (p *Planner) ForgetGang(ctx context.Context, namespace, name string) {
+	p.event(ctx, func(_ logr.Logger, s *state, _ time.Time) { s.forgetGang(GangKey{namespace, name}) })
+}
+
+// ObserveGroup tells of a PodGroup as the API server shows it.
+func (p *Planner) ObserveGroup(ctx context.Context, g *view.Group) {
+	p.event(ctx, func(_ logr.Logger, s *state, _ time.Time) { s.observeGroup(g) })
+}
+
+// ForgetGroup tells that a PodGroup is gone.
+func (p *Planner) ForgetGroup(ctx context.Context, namespace, name string) {
+	p.event(ctx, func(_ logr.Logger, s *state, _ time.Time) { s.forgetGroup(GangKey{namespace, name}) })
+}
+
+// nodeState is what the planner knows of a node besides its GPUs.
+type nodeState struct {
+	// view is nil for a node of which only pods have been seen.
+	view *view.Node
+	// used is what bound pods request, kept what places of members keep.
+	used, kept gang.Resources
+}
+
+func (s *state) nodeOf(name string) *nodeState {
+	n := s.nodes[name]
+	if n == nil {
+		n = &nodeState{}
+		s.nodes[name] = n
+	}
+	return n
+}
+
+// forgetNode drops a node that is gone, unless pods still count on it.
+func (s *state) forgetNode(name string) {
+	n := s.nodes[name]
+	if n == nil {
+		return
+	}
+	n.view = nil
+	if n.used.Equal(gang.Resources{}) && n.kept.Equal(gang.Resources{}) {
+		delete(s.nodes, name)
+	}
+}
+
+func (s *state) observeUsage(uid types.UID, after *view.Usage) {
+	if before := s.usage[uid]; before != nil {
+		n := s.nodeOf(before.Node)
+		n.used = n.used.Sub(before.Needs)
+		delete(s.usage, uid)
+		s.capacity++
+		if n.view == nil {
+			s.forgetNode(before.Node)
+		}
+	}
+	if after != nil {
+		n := s.nodeOf(after.Node)
+		n.used = n.used.Add(after.Needs)
+		s.usage[uid] = after
+	}
+}
+
+// stirGang has the gang of a pod looked at.
+func (s *state) stirGang(uid types.UID) {
+	if m := s.members[uid]; m != nil {
+		m.gang.dirty, s.gangsDirty = true, true
+	}
+}

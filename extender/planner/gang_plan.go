@@ -1,0 +1,203 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
+	"github.com/tranche-dev/tranche/pkg/gang"
+)
+
+const (
+	// planPart bounds planning of gangs to a part of the planner's time,
+	// however many wait; planBudget is after how long a round is broken off.
+	planPart   = 4
+	planBudget = 200 * time.Millisecond
+	// capFactor bounds how far progress moves a group's deadline, in hold
+	// timeouts; backstop is how much later the ledger itself ends a hold.
+	capFactor = 5
+	backstop  = 30 * time.Second
+	// mostAvoided is after how many refused nodes in a row a gang backs off.
+	mostAvoided = 8
+	// tornFactor is how many hold timeouts a gang of which only a part could be
+	// bound may take to become whole before the part is taken back.
+	tornFactor = 2
+	// evictAgain is when pods that were asked to go are asked again.
+	evictAgain = 30 * time.Second
+)
+
+// planGangs looks at all gangs for which something has changed, those first
+// that have begun, and plans what can be planned.
+func (s *state) planGangs(log logr.Logger, now time.Time) {
+	if !s.p.Live() || now.Before(s.nextPlan) {
+		return
+	}
+	r := &round{s: s, failed: map[string]*gang.Shortfall{}}
+	var due []*dueGang
+	s.gangsDirty = false
+	for _, g := range s.gangs {
+		if g.dirty || g.expects(now) || g.why != nil && g.tried != s.capacity && !now.Before(g.notBefore) {
+			due = append(due, &dueGang{g, s.stand(g)})
+		}
+	}
+	slices.SortFunc(due, func(a, b *dueGang) int { return a.compare(b) })
+	for i, d := range due {
+		s.planGang(log, r, d.g, d.t, now)
+		if took := s.p.opts.Clock.Since(now); took > planBudget {
+			for _, later := range due[i+1:] {
+				later.g.dirty, s.gangsDirty = true, true
+			}
+			break
+		}
+	}
+	s.nextPlan = now.Add(planPart * s.p.opts.Clock.Since(now))
+}
+
+// planGang brings one gang as far as it gets, and reports.
+func (s *state) planGang(log logr.Logger, r *round, g *gangState, t *standing, now time.Time) {
+	g.dirty = false
+	if !g.notBefore.IsZero() && !now.Before(g.notBefore) {
+		g.notBefore, g.tried = time.Time{}, 0
+	}
+	s.settleProgress(log, g, t, now)
+	s.expireGang(log, g, t, now)
+	switch why := s.unready(g, t); {
+	case len(t.live) == 0:
+		g.wait(why)
+	case why != nil:
+		if t.need() > 0 && !g.started {
+			s.dropPlaces(g, t.idle, now, "members")
+		}
+		g.wait(why)
+		g.tried = 0
+	case t.need() > 0 && !g.started:
+		s.planGroup(log, r, g, t, now)
+	default:
+		s.planEach(log, r, g, t, now)
+	}
+	s.tellMembers(g, t, now)
+	s.watchTorn(log, g, t, now)
+	s.watchStale(log, g, t, now)
+	s.reportGang(g, s.stand(g), now)
+	s.dropGang(g)
+}
+
+// settleProgress notes what has been reached.
+func (s *state) settleProgress(log logr.Logger, g *gangState, t *standing, now time.Time) {
+	switch {
+	case t.minCount > 0 && !g.started && t.bound >= t.minCount:
+		g.started = true
+		g.failures, g.notBefore, g.why = 0, time.Time{}, nil
+		g.deadline, g.latest = time.Time{}, time.Time{}
+		log.Info("Gang started", "gang", klog.KRef(g.key.Namespace, g.key.Name), "bound", t.bound, "minCount", t.minCount)
+	case g.started && t.bound == 0 && (t.minCount > 0 || len(t.live) == 0):
+		// Everybody has gone: who comes now starts together again.
+		g.started = false
+	}
+	if t.bound == t.succeeded {
+		s.fillAll(g, now) // nobody is left to wait for successors
+	}
+	// Members that turned out not to be needed for the group any more keep
+	// their places each for itself.
+	if t.need() == 0 || g.started {
+		for _, m := range t.idle {
+			if m.place != nil && m.deadline.IsZero() {
+				m.deadline = now.Add(s.p.opts.GangHoldTimeout)
+			}
+		}
+		g.deadline, g.latest = time.Time{}, time.Time{}
+	}
+}
+
+// planGroup finds places for all that g needs to start.
+func (s *state) planGroup(log logr.Logger, r *round, g *gangState, t *standing, now time.Time) {
+	var why *reason
+	need := t.need()
+	if t.placed >= need {
+		g.pacify()
+		return // it has them; the scheduler is at work
+	}
+	if now.Before(g.notBefore) || g.tried == s.capacity && g.why != nil && t.placed == 0 {
+		return
+	}
+	slices.SortFunc(t.idle, preferred)
+	chosen := t.idle[:need]
+	// Whom the scheduler knows to have a place keeps it if that is possible,
+	// whom it has accepted there all the more.
+	for _, keep := range []keeper{
+		func(m *member) bool { return m.place != nil },
+		func(m *member) bool { return m.arrival != nil },
+		keepNone,
+	} {
+		found, short := r.plan(g, chosen, t, keep, now)
+		if short == nil {
+			s.place(log, g, chosen, found, keep, now)
+			g.deadline = now.Add(s.p.opts.GangHoldTimeout)
+			g.latest = now.Add(capFactor * s.p.opts.GangHoldTimeout)
+			return
+		}
+		why = &reason{string(short.Reason), short.Message(), 0}
+		if t.placed == 0 {
+			break
+		}
+	}
+	s.dropPlaces(g, t.idle, now, "displaced")
+	g.tried = s.capacity
+	g.wait(why)
+}
+
+// keeper says which of the members that have a place are to keep it.
+type keeper func(*member) bool
+
+func keepNone(*member) bool { return false }
+
+// planEach finds places for members of a gang that goes on without them: those
+// that it has lost, those beyond its minimum.
+func (s *state) planEach(log logr.Logger, r *round, g *gangState, t *standing, now time.Time) {
+	var why *reason
+	waiting := int32(0)
+	slices.SortFunc(t.idle, preferred)
+	for i, m := range t.idle {
+		if m.place != nil {
+			continue
+		}
+		if now.Before(g.notBefore) {
+			why = g.why
+			break
+		}
+		if g.tried == s.capacity && g.why != nil && !m.fresh() {
+			why = g.why
+			continue
+		}
+		one := t.idle[i : i+1]
+		m.tried = true
+		found, short := r.plan(g, one, t, keepNone, now)
+		if short == nil {
+			s.fill(g, found[0].Node, now)
+			s.place(log, g, one, found, keepNone, now)
+			m.deadline = now.Add(s.p.opts.GangHoldTimeout)
+			continue
+		}
+		waiting++
+		why = &reason{string(short.Reason), short.Message(), waiting}
+		g.tried = s.capacity
+	}
+	switch {
+	case t.need() > 0 && g.started && why == nil && t.placed < t.need():
+		here := t.committed + len(t.idle)
+		why = &reason{v1alpha1.ReasonBelowMinCount, fmt.Sprintf("%d of %d members are left; the gang has started and waits for new ones in the place of those that are lost", min(here, t.minCount), t.minCount), int32(t.need())} //nolint:gosec // far fewer than 2^31 pods
+		if here >= t.minCount {
+			why = nil // they are on their way
+		}
+	case len(t.live) == 0:
+		why = nil
+	}
+	g.wait(why)
+}
+
+// fresh says that the member was not tried yet.
+func (m *member) fresh() bool { return !m.tried }

@@ -1,0 +1,137 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tranche-dev/tranche/pkg/gang"
+	"github.com/tranche-dev/tranche/pkg/ledger"
+)
+
+// round is one look at gangs. What it learns of nodes is good as long as
+// nothing but its own places changes.
+type round struct {
+	s      *state
+	nodes  []*gang.Node
+	byName map[string]*gang.Node
+	// failed are groups for which there was no room: equal ones need no try.
+	failed map[string]*gang.Shortfall
+}
+
+// prepare makes the list of nodes.
+func (r *round) prepare() {
+	if r.byName != nil {
+		return
+	}
+	r.byName = make(map[string]*gang.Node, len(r.s.nodes))
+	r.nodes = make([]*gang.Node, 0, len(r.s.nodes))
+	for name, n := range r.s.nodes {
+		if n.view == nil {
+			continue
+		}
+		g := &gang.Node{Name: name, Labels: n.view.Labels, Taints: n.view.Taints, Unschedulable: n.view.Unschedulable}
+		r.byName[name] = g
+		r.nodes = append(r.nodes, g)
+		r.refresh(name)
+	}
+	slices.SortFunc(r.nodes, func(a, b *gang.Node) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// refresh brings a node up to date.
+func (r *round) refresh(name string) {
+	if g, n := r.byName[name], r.s.nodes[name]; g != nil && n != nil && n.view != nil {
+		g.Allocatable = n.view.Allocatable
+		g.Free = n.view.Allocatable.Sub(n.used).Sub(n.kept)
+		g.GPUs = r.s.ledger.Node(name)
+	}
+}
+
+// plan asks for places for the chosen members of g; those to keep stay where
+// they are. Nothing is changed.
+func (r *round) plan(g *gangState, chosen []*member, t *standing, keep keeper, now time.Time) ([]gang.Place, *gang.Shortfall) {
+	s := r.s
+	r.prepare()
+	opts := gang.Options{Resources: s.p.opts.Resources, Without: map[types.UID]bool{}}
+	members := make([]gang.Member, 0, len(chosen))
+	var signature strings.Builder
+	fmt.Fprintf(&signature, "%v", s.topology(g, t))
+	for _, m := range chosen {
+		if m.place != nil {
+			opts.Without[m.pod.UID] = true
+		}
+	}
+	for uid := range g.vacancies {
+		if _, held := s.ledger.Get(uid); held {
+			opts.Without[uid] = true
+		} else {
+			delete(g.vacancies, uid)
+			delete(s.vacant, uid)
+		}
+	}
+	plain := len(opts.Without) == 0
+	for _, m := range chosen {
+		one := gang.Member{
+			Pod: ref(m.pod), Request: m.pod.Request, Policy: s.p.policy(m.pod),
+			Needs: m.pod.Member.Needs, Constraints: m.pod.Member.Constraints, Shape: m.shape, Avoid: m.avoided(now),
+		}
+		if m.place != nil && keep(m) {
+			one.Pinned, one.Plan = m.place.Node, m.place.Plan
+		}
+		if len(one.Avoid) > 0 {
+			plain = false
+		}
+		signature.WriteString(m.shape)
+		members = append(members, one)
+	}
+	if short := r.failed[signature.String()]; plain && short != nil {
+		return nil, short
+	}
+	// What the group keeps of nodes does not stand in its own way.
+	r.each(opts.Without, s.unkeep)
+	places, short := gang.Plan(r.nodes, members, s.topology(g, t), opts)
+	r.each(opts.Without, s.keep)
+	if short != nil && plain {
+		r.failed[signature.String()] = short
+	}
+	if short == nil {
+		for _, p := range places {
+			defer r.refresh(p.Node)
+		}
+	}
+	return places, short
+}
+
+// each does f with all members among uids that have a place.
+func (r *round) each(uids map[types.UID]bool, f func(m *member)) {
+	for uid := range uids {
+		if m := r.s.members[uid]; m != nil && m.place != nil {
+			f(m)
+			r.refresh(m.place.Node)
+		}
+	}
+}
+
+// topology is what g asks for, nil if nothing.
+func (s *state) topology(g *gangState, t *standing) *gang.Topology {
+	if g.object == nil || g.object.NodeLabel == "" {
+		return nil
+	}
+	top := &gang.Topology{NodeLabel: g.object.NodeLabel, Required: g.object.Required}
+	for _, m := range t.live {
+		name := m.pod.Node
+		if r, ok := s.ledger.Get(m.pod.UID); ok && r.State == ledger.Allocated {
+			name = r.Node
+		}
+		if n := s.nodes[name]; n != nil && n.view != nil {
+			top.Domain = n.view.Labels[top.NodeLabel]
+		}
+		if top.Domain != "" {
+			break
+		}
+	}
+	return top
+}
