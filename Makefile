@@ -64,7 +64,12 @@ fuzz: ## Run every fuzz target for FUZZTIME (30s)
 	done
 
 .PHONY: bench
-bench: ## Run all benchmarks, BENCHTIME (1s) each
+bench: packages ## Measure on a real control plane with SIM_NODES (500) simulated nodes, then microbench
+	go run ./tests/bench
+	$(MAKE) --no-print-directory microbench
+
+.PHONY: microbench
+microbench: ## Run all Go benchmarks, BENCHTIME (1s) each
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(UNIT)
 
 .PHONY: lint

@@ -97,7 +97,7 @@ func NewOptions() *Options {
 		RetryPeriod:        2 * time.Second,
 		HoldTimeout:        15 * time.Second,
 		BindTimeout:        2 * time.Second,
-		ShutdownTimeout:    20 * time.Second,
+		ShutdownTimeout:    27 * time.Second,
 		Placement:          string(contract.PlacementBinpack),
 		KubeAPIQPS:         500,
 		KubeAPIBurst:       1000,
@@ -138,7 +138,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&o.HoldTimeout, "hold-timeout", o.HoldTimeout, "how long GPU shares are kept for a pod between Filter and Bind")
 	fs.DurationVar(&o.BindTimeout, "bind-timeout", o.BindTimeout, "limit of each of the at most two API calls of a bind")
-	fs.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", o.ShutdownTimeout, "how long calls may go on after SIGTERM")
+	fs.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", o.ShutdownTimeout, "how long calls may go on after SIGTERM; more than gang-bind-timeout and twice bind-timeout, and less than the pod's grace period")
 	fs.StringVar(&o.Placement, "placement", o.Placement, "binpack or spread, for pods without a wish of their own")
 
 	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", o.KubeAPIQPS, "requests per second to the API server")

@@ -25,12 +25,19 @@ type Binder struct {
 	planner *planner.Planner
 	metrics *metrics.Metrics
 	timeout time.Duration
+	// posting bounds how many Bindings are on their way at once.
+	posting chan struct{}
 }
+
+// mostPosts is how many Bindings are on their way at once. When a gang is whole,
+// all of its members go on at the same moment, and an API server that is asked
+// for hundreds of writes at once answers none of them in time.
+const mostPosts = 64
 
 // New returns a Binder. timeout bounds each call to the API server; a bind
 // takes at most two of them one after the other.
 func New(client kubernetes.Interface, res contract.Resources, p *planner.Planner, m *metrics.Metrics, timeout time.Duration) *Binder {
-	return &Binder{client: client, res: res, planner: p, metrics: m, timeout: timeout}
+	return &Binder{client: client, res: res, planner: p, metrics: m, timeout: timeout, posting: make(chan struct{}, mostPosts)}
 }
 
 // Bind binds t's pod to t's node. Bound there already is a success. The error
@@ -108,6 +115,12 @@ func (b *Binder) post(ctx context.Context, t planner.Target, plan *contract.Plan
 			return apierrors.NewInternalError(err)
 		}
 		binding.Annotations = map[string]string{contract.PlanAnnotation: text}
+	}
+	select {
+	case b.posting <- struct{}{}:
+		defer func() { <-b.posting }()
+	case <-b.planner.Stopped():
+		return apierrors.NewInternalError(planner.ErrStopped) // nothing was sent
 	}
 	ctx, cancel := b.detach(ctx)
 	defer cancel()

@@ -232,6 +232,8 @@ func TestBindFailures(t *testing.T) {
 		return func(k *kit) { k.onBind = func(*corev1.Binding) (bool, error) { return true, err } }
 	}
 	lost := errors.New("connection reset by peer")
+	terminating := apierrors.NewForbidden(gr, "p", errors.New("because it is being terminated"))
+	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	cases := map[string]struct {
 		before          func(k *kit)
 		wantError       string // empty: success
@@ -239,6 +241,7 @@ func TestBindFailures(t *testing.T) {
 		allocated, held units.Shares
 	}{
 		"forbidden":               {always(apierrors.NewForbidden(gr, "p", errors.New("no"))), "grant the extender's service account create on pods/binding", "forbidden", 0, 0},
+		"namespace going":         {always(terminating), "the pod's namespace is being deleted", "terminating", 0, 0},
 		"invalid":                 {always(apierrors.NewInvalid(schema.GroupKind{Kind: "Binding"}, "p", nil)), "does not take this Binding", "invalid", 0, 0},
 		"not found":               {always(apierrors.NewNotFound(gr, "p")), "the pod is gone", "gone", 0, 0},
 		"overloaded":              {always(apierrors.NewTooManyRequests("slow down", 1)), "overloaded", "throttled", 0, 0},

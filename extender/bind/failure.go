@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/tranche-dev/tranche/extender/planner"
@@ -61,6 +62,8 @@ func classify(err error) certainty {
 // explain adds what to do to an API error.
 func explain(err error) error {
 	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // which is Forbidden, too
+		return &failure{"terminating", "the pod's namespace is being deleted, and the pod with it; nothing is left to do", err}
 	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
 		return &failure{"forbidden", "grant the extender's service account create on pods/binding, and look whether an admission policy refused the plan", err}
 	case apierrors.IsNotFound(err):

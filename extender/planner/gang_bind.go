@@ -87,6 +87,11 @@ func (s *state) askedFor(v *view.Pod, notOffered bool, node any, now time.Time) 
 		s.observeMember(v, now) // the watch is behind
 		return
 	}
+	if g := m.gang; m.place == nil && g.why != nil && g.why.word == v1alpha1.ReasonSchedulerRefuses && !g.notBefore.IsZero() && len(m.avoid) < mostAvoided {
+		// The scheduler has found nodes for it: no need to wait any longer.
+		g.notBefore, g.tried = time.Time{}, 0
+		s.stirGang(v.UID)
+	}
 	if m.place == nil || !notOffered || m.place.Node != node || s.charged(m) {
 		return
 	}
@@ -129,7 +134,7 @@ func (s *state) reserveMember(m *member, t Target, now time.Time) reserved {
 		}
 	}
 	m.came = true
-	s.commitWhole(m)
+	s.commitWhole(m, now)
 	return reserved{waiting: waiting}
 }
 
@@ -138,20 +143,22 @@ func (s *state) renew(r *ledger.Record) bool {
 	return s.ledger.Hold(claimOf(r), r.Expires) == ""
 }
 
-// commitWhole charges all members that have come, if nobody is missing, and
-// lets them go on: m, who came last, and those who waited.
-func (s *state) commitWhole(m *member) {
+// commitWhole charges all members that wait, if all have come, and lets them go
+// on: m, who came last, and those who waited. Who came and waited in vain counts
+// as well, since the scheduler has accepted it and brings it again: of a large
+// gang the first may be tired before the last comes.
+func (s *state) commitWhole(m *member, now time.Time) {
 	g := m.gang
 	if m.deadline.IsZero() {
 		for _, o := range g.members {
-			if o.place != nil && o.deadline.IsZero() && o.arrival == nil && !s.charged(o) {
+			if o.place != nil && o.deadline.IsZero() && !o.came && !s.charged(o) {
 				return // it is on its way
 			}
 		}
 		t := s.stand(g)
 		come := 0
 		for _, o := range t.idle {
-			if o.arrival != nil && o.deadline.IsZero() {
+			if o.place != nil && o.came && o.deadline.IsZero() {
 				come++
 			}
 		}
@@ -163,7 +170,9 @@ func (s *state) commitWhole(m *member) {
 				s.commit(o)
 			}
 		}
-		g.deadline, g.latest = time.Time{}, time.Time{}
+		// Whose call has run out of time comes again.
+		g.deadline = now.Add(s.p.opts.GangHoldTimeout)
+		g.latest = g.deadline
 	} else {
 		s.commit(m)
 	}

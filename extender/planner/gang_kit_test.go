@@ -63,7 +63,7 @@ type world struct {
 	started map[string]bool
 	// ended counts members of a gang that succeeded and are gone.
 	ended map[string]int
-	// accepted are the pods that Reserve has let go on, with their gang; evicted the names of
+	// accepted are the pods that have come to Bind, with their gang; evicted the names of
 	// those that the planner asked to go.
 	accepted map[types.UID]string
 	evicted  []string
@@ -199,12 +199,19 @@ func (w *world) bind(pod *corev1.Pod, node string) {
 	t := target(pod, node)
 	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second) // httpTimeout
 	defer cancel()
+	w.mu.Lock()
+	w.accepted[pod.UID] = pod.Labels[contract.GangLabel]
+	w.mu.Unlock()
 	r, err := w.p.Reserve(ctx, t, nil)
 	if err != nil || r.Done {
+		if !errors.Is(err, ErrGangLate) {
+			w.mu.Lock()
+			delete(w.accepted, pod.UID)
+			w.mu.Unlock()
+		}
 		return
 	}
 	w.mu.Lock()
-	w.accepted[pod.UID] = pod.Labels[contract.GangLabel]
 	current, alive := w.pods[pod.UID], true
 	if current == nil || current.DeletionTimestamp != nil {
 		alive = false

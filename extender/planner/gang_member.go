@@ -1,12 +1,14 @@
 package planner
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/gang"
 )
 
@@ -44,8 +46,10 @@ func (s *state) observeMember(pod *view.Pod, now time.Time) {
 	case pod.Deleting:
 		s.unplace(m, now)
 	case m.place != nil && m.arrival == nil && before != nil && before.Member.Refusal != pod.Member.Refusal && foreignRefusal(pod.Member.Refusal):
-		// The scheduler refused the node without asking Filter.
-		s.avoidNode(m, m.place.Node, now)
+		// The scheduler refused all nodes without asking Filter about one, so no
+		// other place would do now. When it offers nodes again, Filter hears.
+		s.rollback(g, s.stand(g).idle, &reason{v1alpha1.ReasonSchedulerRefuses, fmt.Sprintf(
+			"GPUs were held for all, but kube-scheduler finds no node for pod %s: %s", pod.Name, pod.Member.Refusal), 1}, now, "refused")
 	}
 }
 

@@ -104,10 +104,14 @@ func (g *gangState) minCount(current []*member) int {
 			newest = m
 		}
 	}
-	if newest != nil {
+	switch {
+	case newest != nil:
 		return int(newest.pod.Member.MinCount)
+	case g.group != nil:
+		return 1 // a group of pods that may start one by one
+	default:
+		return 0
 	}
-	return 0
 }
 
 // current returns the members that count, in the order of age: of owners of one

@@ -117,7 +117,7 @@ func TestWhatKeepsAGangWaiting(t *testing.T) {
 			pods := gangPods("g", 2, 2, "50")
 			pods[1].Namespace = "other"
 			return pods
-		}, "WaitingForMembers", "Namespace other has pods of a gang of the same name"},
+		}, "WaitingForMembers", "a gang of the same name in namespace other"},
 		"invalid member": {func() []*corev1.Pod {
 			pods := gangPods("g", 2, 2, "50")
 			pods[1] = memberPod("g", "g-1", 2, "101")

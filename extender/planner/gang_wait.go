@@ -73,7 +73,7 @@ func (s *state) missing(g *gangState, t *standing, here int) *reason {
 	}
 	if len(elsewhere) > 0 {
 		slices.Sort(elsewhere)
-		text += fmt.Sprintf(". Namespace %s has pods of a gang of the same name, which is another one: all members must be in one namespace", strings.Join(elsewhere[:min(3, len(elsewhere))], ", "))
+		text += fmt.Sprintf(". There are pods of a gang of the same name in namespace %s, which is another gang: all members must be in one namespace", strings.Join(elsewhere[:min(3, len(elsewhere))], ", "))
 	}
 	return &reason{v1alpha1.ReasonWaitingForMembers, text, int32(t.minCount - here)} //nolint:gosec // far fewer than 2^31 pods
 }

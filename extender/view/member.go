@@ -27,7 +27,8 @@ type Member struct {
 	Owner    *metav1.OwnerReference
 	Priority int32
 	Queue    string
-	// Running, Ready and Succeeded are what the kubelet reports.
+	// Running, Ready and Succeeded are what the kubelet reports; a member that
+	// has Succeeded has also ended.
 	Running, Ready, Succeeded bool
 	// Refusal is the scheduler's message if it found no node, empty otherwise.
 	Refusal string
@@ -49,7 +50,7 @@ func memberOf(pod *corev1.Pod) (*Member, error) {
 		Gang: name, Native: native, MinCount: minCount,
 		Owner: metav1.GetControllerOf(pod), Queue: pod.Labels[contract.QueueLabel],
 		Running:   pod.Status.Phase == corev1.PodRunning,
-		Succeeded: pod.Status.Phase == corev1.PodSucceeded,
+		Succeeded: pod.Status.Phase == corev1.PodSucceeded && ended(&pod.Status),
 	}
 	if pod.Spec.Priority != nil {
 		m.Priority = *pod.Spec.Priority

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +21,7 @@ type Pod struct {
 	// Node is empty until the pod is bound.
 	Node string
 	// Deleting says that somebody asked for its deletion; its containers may
-	// still run. Ended says that it has Succeeded or Failed: they do not.
+	// still run. Ended says that none of them runs any more, nor will.
 	Deleting, Ended bool
 	// Nominated is the node that the scheduler has made room on for it, or a
 	// planner's; empty once the pod is bound.
@@ -68,7 +69,7 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 		Created:  pod.CreationTimestamp.Time,
 		Node:     pod.Spec.NodeName,
 		Deleting: pod.DeletionTimestamp != nil,
-		Ended:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		Ended:    ended(&pod.Status),
 	}
 	p.Grace = graceOf(pod)
 	if pod.Spec.Priority != nil {
@@ -103,6 +104,21 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 	}
 	p.Devices = devicesOf(&pod.Status, res)
 	return p
+}
+
+// ended says whether no container runs, or will run. The phase alone does not do:
+// whoever may write it can say Failed while containers still run, with the GPUs
+// in their hands; the node plugin looks at the same.
+func ended(status *corev1.PodStatus) bool {
+	if status.Phase != corev1.PodSucceeded && status.Phase != corev1.PodFailed {
+		return false
+	}
+	for _, list := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses} {
+		if slices.ContainsFunc(list, func(s corev1.ContainerStatus) bool { return s.State.Running != nil }) {
+			return false
+		}
+	}
+	return true
 }
 
 func unschedulable(status *corev1.PodStatus) bool {

@@ -88,6 +88,42 @@ func TestDevicesAreThoseOfOurPlugin(t *testing.T) {
 	}
 }
 
+// Whoever may write the phase of a pod does not end its containers by that.
+func TestAPodHasEndedWhenNoContainerRuns(t *testing.T) {
+	running := []corev1.ContainerStatus{{Name: "x", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	terminated := []corev1.ContainerStatus{{Name: "x", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+	waiting := []corev1.ContainerStatus{{Name: "x", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}}
+	const failed, succeeded = corev1.PodFailed, corev1.PodSucceeded
+	cases := map[string]struct {
+		status                   corev1.PodStatus
+		wantEnded, wantSucceeded bool
+	}{
+		"running":                                {status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: running}},
+		"between two runs":                       {status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: terminated}},
+		"refused by its kubelet":                 {corev1.PodStatus{Phase: failed}, true, false},
+		"evicted before it began":                {corev1.PodStatus{Phase: failed, ContainerStatuses: waiting}, true, false},
+		"failed":                                 {corev1.PodStatus{Phase: failed, InitContainerStatuses: terminated, ContainerStatuses: terminated}, true, false},
+		"succeeded":                              {corev1.PodStatus{Phase: succeeded, ContainerStatuses: terminated}, true, true},
+		"said to have failed, but runs":          {status: corev1.PodStatus{Phase: failed, ContainerStatuses: running}},
+		"said to have succeeded, a sidecar runs": {status: corev1.PodStatus{Phase: succeeded, InitContainerStatuses: running, ContainerStatuses: terminated}},
+		"succeeded while somebody looks on":      {status: corev1.PodStatus{Phase: succeeded, ContainerStatuses: terminated, EphemeralContainerStatuses: running}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			pod := fixture.Pod("p", "50")
+			pod.Labels[contract.GangLabel] = "g"
+			pod.Status = tc.status
+			v := PodOf(pod, res)
+			if v.Member == nil {
+				t.Fatal("it is in no gang")
+			}
+			if v.Ended != tc.wantEnded || v.Member.Succeeded != tc.wantSucceeded {
+				t.Errorf("ended %t, succeeded %t; want %t, %t", v.Ended, v.Member.Succeeded, tc.wantEnded, tc.wantSucceeded)
+			}
+		})
+	}
+}
+
 func TestSameDecision(t *testing.T) {
 	bound := fixture.Bound(t, fixture.Pod("p", "50"), "a", map[string]contract.Grant{"c0": {GPU: "g", Shares: 50}})
 	change := func(f func(*corev1.Pod)) *corev1.Pod {

@@ -353,6 +353,23 @@ func TestAFailedPodHoldsItsDevicesWhileAContainerRuns(t *testing.T) {
 	w.must(t, w.allocate(t, share, ids("g", 0, 100)...))
 }
 
+// To say that a pod is in its own way would help nobody.
+func TestAnEarlierPodOfTheSameNameIsCalledThat(t *testing.T) {
+	const earlier = "an earlier pod of this name that is still ending"
+	w := newWorld(t)
+	w.simple(t, "other", "g", 10)
+	w.must(t, w.allocate(t, share, ids("g", 0, 10)...))
+	w.simple(t, "p", "g", 80)
+	w.must(t, w.allocate(t, share, ids("g", 10, 90)...))
+	w.lingers = true
+	w.pods = w.pods[:1] // deleted by force: its containers may still run
+	w.simple(t, "p", "g", 80).UID = "another"
+	w.wantRefusal(t, w.allocate(t, share, ids("g", 10, 90)...), assign.ReasonOverCapacity, "90 are in use by ", earlier, "ns/other")
+	w.pods = w.pods[:1]
+	w.simple(t, "p", "g", 10).UID = "a third"
+	w.wantRefusal(t, w.allocate(t, share, ids("g", 10, 20)...), assign.ReasonDuplicateDevice, "container main of "+earlier+" holds")
+}
+
 func TestAPodsWholePlanIsChargedFromItsFirstContainerOn(t *testing.T) {
 	w := newWorld(t)
 	w.add(t, testkit.MakePod("ns", "p").Container("a", testkit.Shares("10")).Container("b", testkit.Shares("60")),

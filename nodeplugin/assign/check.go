@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/tranche-dev/tranche/nodeplugin/ledger"
 	"github.com/tranche-dev/tranche/nodeplugin/slice"
 	"github.com/tranche-dev/tranche/pkg/contract"
@@ -75,8 +73,8 @@ func (a *Assigner) check(c candidate, resource string, ids []contract.DeviceID, 
 	holders := st.Holders(resource)
 	for _, id := range ids {
 		if h, held := holders[id.String()]; held && !mayShare(h, c.pod, c.container) {
-			return refuse(ReasonDuplicateDevice, "%s would get device %s, which container %s of pod %s/%s holds and has not given back. Create the pod again",
-				c.pod.label(c.container), id, h.Container, h.Pod.Namespace, h.Pod.Name)
+			return refuse(ReasonDuplicateDevice, "%s would get device %s, which container %s of %s holds and has not given back. Create the pod again",
+				c.pod.label(c.container), id, h.Container, c.pod.other(h.Pod, "pod "))
 		}
 	}
 	return nil
@@ -93,19 +91,20 @@ func (a *Assigner) checkCapacity(c candidate, grants []contract.Grant, st ledger
 	for _, g := range grants {
 		if others[g.GPU]+mine[g.GPU] > a.opts.Resources.PerGPU {
 			return refuse(ReasonOverCapacity, "%s needs %d of %d shares of GPU %s, and %d are in use by %s. Create the pod again; it will be placed where there is room",
-				c.pod.label(c.container), mine[g.GPU], a.opts.Resources.PerGPU, g.GPU, others[g.GPU], users(st, g.GPU, c.pod.UID))
+				c.pod.label(c.container), mine[g.GPU], a.opts.Resources.PerGPU, g.GPU, others[g.GPU], users(st, g.GPU, c.pod))
 		}
 	}
 	return nil
 }
 
-// users names the pods that are charged for a GPU.
-func users(st ledger.State, gpu contract.GPUUUID, except types.UID) string {
+// users names the pods that are charged for a GPU, as seen from pod, which is
+// left out.
+func users(st ledger.State, gpu contract.GPUUUID, pod *Pod) string {
 	const most = 5
 	var names []string
 	for _, p := range st.Pods() {
-		if p.UID != except && p.Charges()[gpu] > 0 {
-			names = append(names, p.Namespace+"/"+p.Name)
+		if p.UID != pod.UID && p.Charges()[gpu] > 0 {
+			names = append(names, pod.other(p, ""))
 		}
 	}
 	if len(names) > most {

@@ -138,3 +138,13 @@ func (v *Pod) next(st ledger.State, resources []string) (container, resource str
 func (v *Pod) label(container string) string {
 	return fmt.Sprintf("container %s of pod %s/%s", container, v.Namespace, v.Name)
 }
+
+// other names another pod in a sentence about v. A StatefulSet, or a user who
+// does not wait, creates a pod of the same name while the one before still ends:
+// without a word about that, v would seem to stand in its own way.
+func (v *Pod) other(p *ledger.Pod, noun string) string {
+	if p.Namespace == v.Namespace && p.Name == v.Name {
+		return "an earlier pod of this name that is still ending"
+	}
+	return noun + p.Namespace + "/" + p.Name
+}

@@ -282,7 +282,7 @@ func (r *Reconciler) report(ctx context.Context, st ledger.State) {
 	for gpu, charged := range st.Charged("") {
 		if excess := charged - r.a.opts.Resources.PerGPU; excess > 0 {
 			over += excess
-			klog.FromContext(ctx).Error(nil, "GPU is charged beyond its shares", "gpu", gpu, "charged", charged, "users", users(st, gpu, ""))
+			klog.FromContext(ctx).Error(nil, "GPU is charged beyond its shares", "gpu", gpu, "charged", charged, "users", users(st, gpu, &Pod{}))
 		}
 	}
 	r.a.metrics.overcommitted.Set(float64(over))

@@ -43,7 +43,9 @@ type GPUDump struct {
 	Pods []PodDump `json:"pods"`
 }
 
-// SharesDump is where a GPU's shares are: Total = Allocated + Held + Free.
+// SharesDump is where a GPU's shares are: Total = Allocated + Held + Free. Of a
+// GPU that the inventory does not list only Allocated and Held are known: Total
+// and Free are 0, for nothing can be had of it.
 type SharesDump struct {
 	Total     units.Shares `json:"total"`
 	Allocated units.Shares `json:"allocated"`
@@ -103,7 +105,6 @@ func (n *NodeView) Dump() NodeDump {
 			if i < len(n.gpus) {
 				continue // the view has counted it
 			}
-			g.Shares.Free -= c.Shares
 			if r.State == Held {
 				g.Shares.Held += c.Shares
 			} else {

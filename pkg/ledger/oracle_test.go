@@ -156,11 +156,11 @@ func (o *oracle) agree(t *rapid.T, l *ledger.Ledger) {
 				totals.Shares += s.Total
 				totals.Allocated += s.Allocated
 				totals.Held += s.Held
+				s.Free = s.Total - s.Allocated - s.Held
 				if s.Allocated+s.Held > s.Total {
 					totals.Overcommitted++
 				}
 			}
-			s.Free = s.Total - s.Allocated - s.Held
 			if diff := cmp.Diff(s, g.Shares); diff != "" {
 				t.Fatalf("node %s GPU %s (-want +got):\n%s", n.Name, g.UUID, diff)
 			}

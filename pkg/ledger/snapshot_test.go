@@ -227,7 +227,7 @@ func TestDumpAsJSON(t *testing.T) {
 		`{"uuid":"A","index":0,"model":"NVIDIA-A100-SXM4-80GB","memoryMiB":81920,"shares":{"total":100,"allocated":40,"held":20,"free":40},"healthy":true,"pods":[` +
 		`{"namespace":"demo","name":"pod-1","uid":"1","shares":20,"state":"held"},{"namespace":"demo","name":"pod-2","uid":"2","shares":40,"state":"allocated"}]},` +
 		`{"uuid":"B","index":1,"model":"NVIDIA-A100-SXM4-80GB","memoryMiB":81920,"shares":{"total":100,"allocated":0,"held":0,"free":100},"healthy":false,"reason":"XID 79","pods":[]},` +
-		`{"uuid":"gone","index":-1,"model":"","memoryMiB":0,"shares":{"total":0,"allocated":7,"held":0,"free":-7},"healthy":false,"reason":"not in the node's inventory","pods":[` +
+		`{"uuid":"gone","index":-1,"model":"","memoryMiB":0,"shares":{"total":0,"allocated":7,"held":0,"free":0},"healthy":false,"reason":"not in the node's inventory","pods":[` +
 		`{"namespace":"demo","name":"pod-3","uid":"3","shares":7,"state":"allocated"}]}]}]}`
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("dump (-want +got):\n%s", diff)

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,34 +107,25 @@ func TestARecordIsOneProcessOnly(t *testing.T) {
 }
 
 // headless, in the environment, makes this binary a process whose first thread
-// ends while others go on until its standard input does.
+// has ended while others, those of Go's runtime, go on.
 const headless = "TRANCHE_TEST_HEADLESS"
 
-// Only before main is a goroutine certain to be on the first thread.
+// Only before main is this certain to be the first thread.
 func init() {
-	if os.Getenv(headless) == "" {
-		return
+	if os.Getenv(headless) != "" {
+		_, _, _ = unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
 	}
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
-	_, _, _ = unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
 }
 
 func TestAProcessIsAliveUntilItsLastThreadHasEnded(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.Env = []string{headless + "=1"}
-	input, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	r := recordOf(t, cmd.Process.Pid)
-	err = eventually(t.Context(), 10*time.Second, time.Millisecond, func(context.Context) error {
+	err := eventually(t.Context(), 10*time.Second, time.Millisecond, func(context.Context) error {
 		id, err := identify(r.PID)
 		if err == nil && !id.zombie {
 			err = errors.New("its first thread still runs")
@@ -148,7 +138,7 @@ func TestAProcessIsAliveUntilItsLastThreadHasEnded(t *testing.T) {
 	if !r.alive() {
 		t.Error("it counts as ended while a thread runs")
 	}
-	if err := input.Close(); err != nil {
+	if err := r.signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	err = eventually(t.Context(), 10*time.Second, time.Millisecond, func(context.Context) error {

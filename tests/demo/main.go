@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/tests/cluster"
 	"github.com/tranche-dev/tranche/tests/testkit"
 )
@@ -71,7 +73,7 @@ The cluster keeps running. To play with it:
 
   export KUBECONFIG=$PWD/%s PATH=$PWD/%s:$PATH
   kubectl -n demo get pods -o wide
-  kubectl -n demo describe pod training
+  kubectl -n demo describe gang workers
   kubectl -n demo get pod notebook-a -o jsonpath='{.metadata.annotations.tranche\.dev/plan}'
   kubectl apply -f manifests/samples/        # more kinds of requests; their images are placeholders,
                                              # so those on tranche-real-0 end in ErrImagePull
@@ -146,6 +148,55 @@ func (s *story) tell(ctx context.Context) error {
 		return err
 	}
 	if err := s.waitRunning(ctx, job.Name); err != nil {
+		return err
+	}
+	if err := s.gpuMap(ctx); err != nil {
+		return err
+	}
+	return s.tellGang(ctx, job.Name)
+}
+
+// tellGang has four pods that are worth nothing without each other wait for the
+// training job, and then start together.
+func (s *story) tellGang(ctx context.Context, inTheWay string) error {
+	if err := s.remove(ctx, "server"); err != nil {
+		return err
+	}
+	free, err := s.whollyFree(ctx)
+	if err != nil {
+		return err
+	}
+	const size = 4
+	minCount := strconv.Itoa(size)
+	// Two members to a GPU, on one GPU more than are free.
+	share := testkit.Shares(strconv.Itoa(100 * (free + 1) / size))
+	chapter("A gang of " + minCount + " asks for a bit more than is free. None of it starts, none of it holds a GPU, and it says why.")
+	var gang []*corev1.Pod
+	for i := range size {
+		pod := s.pod(fmt.Sprintf("worker-%d", i)).Container("main", share).
+			Label(contract.GangLabel, "workers").Annotation(contract.GangMinCountAnnotation, minCount).Obj()
+		if err := s.create(ctx, pod); err != nil {
+			return err
+		}
+		gang = append(gang, pod)
+	}
+	if err := s.showEvent(ctx, gang[0].Name, "GangWaiting"); err != nil {
+		return err
+	}
+	if err := s.kubectl(ctx, "get", "gangs,pods"); err != nil {
+		return err
+	}
+
+	chapter("The training job ends. The whole gang starts.")
+	if err := s.client.CoreV1().Pods(namespace).Delete(ctx, inTheWay, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	for _, pod := range gang {
+		if err := s.waitRunning(ctx, pod.Name); err != nil {
+			return err
+		}
+	}
+	if err := s.kubectl(ctx, "get", "gangs"); err != nil {
 		return err
 	}
 	return s.gpuMap(ctx)

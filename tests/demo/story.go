@@ -9,12 +9,15 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
@@ -146,8 +149,36 @@ func (s *story) showInside(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// showReason waits for Tranche's event that says why the pod waits.
+// remove deletes a pod and waits until it is gone.
+func (s *story) remove(ctx context.Context, name string) error {
+	pods := s.client.CoreV1().Pods(namespace)
+	if err := pods.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		_, err := pods.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, err
+	})
+}
+
+// kubectl shows what a user would see.
+func (s *story) kubectl(ctx context.Context, args ...string) error {
+	args = append([]string{"--namespace", namespace}, args...)
+	fmt.Println("$ kubectl", strings.Join(args, " "))
+	cmd := exec.CommandContext(ctx, filepath.Join(s.kube.Dir(), "bin", "kubectl"), append([]string{"--kubeconfig", s.kube.Kubeconfig()}, args...)...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return cmd.Run()
+}
+
+// showReason waits for the event that says why the pod waits.
 func (s *story) showReason(ctx context.Context, name string) error {
+	return s.showEvent(ctx, name, "GPUUnavailable")
+}
+
+func (s *story) showEvent(ctx context.Context, name, reason string) error {
 	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		events, err := s.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
 		if err != nil {
@@ -158,7 +189,7 @@ func (s *story) showReason(ctx context.Context, name string) error {
 			return false, err
 		}
 		for _, e := range events.Items {
-			if e.Reason == "GPUUnavailable" && e.InvolvedObject.UID == pod.UID {
+			if e.Reason == reason && e.InvolvedObject.UID == pod.UID {
 				fmt.Printf("event on %s: %s: %s\n", name, e.Reason, e.Message)
 				return true, nil
 			}

@@ -185,7 +185,11 @@ type bindings struct {
 // watchBindings starts following, until the test ends.
 func watchBindings(t *testing.T, ns string) *bindings {
 	t.Helper()
-	w, err := client.CoreV1().Pods(ns).Watch(t.Context(), metav1.ListOptions{})
+	now, err := client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := client.CoreV1().Pods(ns).Watch(t.Context(), metav1.ListOptions{ResourceVersion: now.ResourceVersion})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -86,13 +88,26 @@ func wantBoundPods(ctx context.Context, ns string, n int) error {
 	return nil
 }
 
-// rounds is how often the tests of chance are repeated.
-const interleavedRounds, crashRounds = 200, 50
+// rounds is how often the tests of chance are repeated: TRANCHE_E2E_ROUNDS, or
+// as often as a test run has time for.
+func rounds(t *testing.T, usual int) int {
+	t.Helper()
+	text := os.Getenv("TRANCHE_E2E_ROUNDS")
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("TRANCHE_E2E_ROUNDS=%q; write a number of rounds", text)
+	}
+	return n
+}
 
 // TestTwoGangsInterleaved lets two gangs of 8 fight for 12 GPUs, in eight arenas
 // side by side.
 func TestTwoGangsInterleaved(t *testing.T) {
 	const arenas = 8
+	n := rounds(t, 32)
 	ns := make([]string, arenas)
 	for i := range ns {
 		ns[i] = optedIn(t)
@@ -104,7 +119,7 @@ func TestTwoGangsInterleaved(t *testing.T) {
 			create(t, MakePod(ns[i], "filler").OnNode(a[1]).Container("main", GPUs("4")).Obj())
 			eventually(t, "the filler has its GPUs", func(ctx context.Context) error { return wantBoundPods(ctx, ns[i], 1) })
 			random := rand.New(rand.NewPCG(uint64(i), 1))
-			for round := range interleavedRounds / arenas {
+			for round := range max(1, n/arenas) {
 				if t.Failed() {
 					return
 				}
@@ -215,7 +230,7 @@ func TestGangsThatCannotStartSayWhy(t *testing.T) {
 
 	createAll(t, a.gang(ns, "split", 4)[:2]...)
 	createAll(t, a.gang(other, "split", 4)[2:]...)
-	waitReason(t, ns, "split", v1alpha1.ReasonWaitingForMembers, "Namespace "+other+" has pods of a gang of the same name")
+	waitReason(t, ns, "split", v1alpha1.ReasonWaitingForMembers, "a gang of the same name in namespace "+other)
 
 	gone := a.gang(ns, "gone", 9) // one more than the arena takes
 	createAll(t, gone...)
@@ -254,7 +269,7 @@ func TestGangSurvivesKilledExtender(t *testing.T) {
 	ns := optedIn(t)
 	random := rand.New(rand.NewPCG(16, 1))
 	const gangsAtOnce = 2
-	for round := range crashRounds / gangsAtOnce {
+	for round := range max(1, rounds(t, 20)/gangsAtOnce) {
 		var names []string
 		var pods []*corev1.Pod
 		for i := range gangsAtOnce {

@@ -18,7 +18,6 @@ import (
 
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
@@ -36,6 +35,8 @@ const (
 var (
 	kube   *cluster.Cluster
 	client kubernetes.Interface
+	// options are those of the cluster.
+	options cluster.Options
 	// gangs is for Tranche's own kinds.
 	gangs ctrlclient.Client
 )
@@ -46,7 +47,7 @@ func run(m *testing.M) int {
 	ctx := context.Background()
 	_, file, _, _ := runtime.Caller(0)
 	root := filepath.Join(filepath.Dir(file), "..", "..")
-	options := cluster.DefaultOptions()
+	options = cluster.DefaultOptions()
 	options.Dir = filepath.Join(root, ".cluster-e2e")
 	// Sixteen for gangs, in arenas, and one for the rest.
 	options.SimNodes = 17
@@ -78,11 +79,10 @@ func run(m *testing.M) int {
 }
 
 func trancheClient() (ctrlclient.Client, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kube.Kubeconfig())
+	config, err := kube.RESTConfig()
 	if err != nil {
 		return nil, err
 	}
-	config.QPS, config.Burst = 500, 1000
 	scheme := k8sruntime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, err

@@ -54,6 +54,10 @@ func TestOnlyTheNodesOwnPluginWritesItsInventory(t *testing.T) {
 		{what: "another node", as: plugin, node: other, patch: annotate("x")},
 		{what: "another node, something else", as: plugin, node: other, patch: metadata("annotations", "a", "b")},
 		{what: "a label of its own node", as: plugin, node: name, patch: metadata("labels", "a", "b")},
+		{what: "another annotation of its own node", as: plugin, node: name, patch: metadata("annotations", "a", "b")},
+		{what: "another annotation beside it", as: plugin, node: name, patch: `{"metadata":{"annotations":{"tranche.dev/gpus":"z","a":"b"}}}`},
+		{what: "a finalizer of its own node", as: plugin, node: name, patch: `{"metadata":{"finalizers":["example.com/keep"]}}`},
+		{what: "an owner of its own node", as: plugin, node: name, patch: owned},
 		{what: "cordoning its own node", as: plugin, node: name, patch: `{"spec":{"unschedulable":true}}`},
 		{what: "with a token that is bound to no node", as: unbound, node: name, patch: annotate("z")},
 		{what: "an administrator", as: client, node: name, patch: annotate("z")},
@@ -78,6 +82,72 @@ func TestOnlyTheNodesOwnPluginWritesItsInventory(t *testing.T) {
 	}}, metav1.CreateOptions{})
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("a new node with an inventory: error %v, want it forbidden", err)
+	}
+}
+
+// owned is a merge patch that has the garbage collector remove the object.
+const owned = `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"none","uid":"none"}]}}`
+
+// The policy that holds the extender to what it writes on pods, of which RBAC
+// can only allow all.
+func TestTheExtenderChangesNothingElseOfPods(t *testing.T) {
+	ns := namespace(t, nil)
+	const own, foreign = contract.AdmissionGate, "example.com/gate"
+	pod := create(t, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "guarded", Namespace: ns, Annotations: map[string]string{"a": "b"}},
+		Spec: corev1.PodSpec{
+			SchedulerName: "nobody", SchedulingGates: []corev1.PodSchedulingGate{{Name: own}, {Name: foreign}},
+			Containers: []corev1.Container{{Name: "main", Image: "example.com/none"}},
+		},
+	})
+	extender, err := kube.ClientAs("system:serviceaccount:tranche-system:tranche-extender")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lift := func(gate string) string {
+		return `{"spec":{"schedulingGates":[{"$patch":"delete","name":"` + gate + `"}]}}`
+	}
+	nominate := func(node string) string { return `{"status":{"nominatedNodeName":` + node + `}}` }
+	cases := []struct {
+		what    string
+		as      kubernetes.Interface
+		patch   string
+		through []string
+		allowed bool
+	}{
+		{what: "another try", as: extender, patch: metadata("annotations", contract.RetryAnnotation, "1"), allowed: true},
+		{what: "a nomination", as: extender, patch: nominate(`"a"`), through: []string{"status"}, allowed: true},
+		{what: "a nomination taken back", as: extender, patch: nominate("null"), through: []string{"status"}, allowed: true},
+		{what: "a plan", as: extender, patch: metadata("annotations", contract.PlanAnnotation, "x")},
+		{what: "a plan through status", as: extender, patch: metadata("annotations", contract.PlanAnnotation, "x"), through: []string{"status"}},
+		{what: "another annotation", as: extender, patch: metadata("annotations", "a", "c")},
+		{what: "another annotation removed", as: extender, patch: metadata("annotations", "a", nil)},
+		{what: "another annotation through status", as: extender, patch: metadata("annotations", "a", "c"), through: []string{"status"}},
+		{what: "a label", as: extender, patch: metadata("labels", "a", "c")},
+		{what: "a finalizer", as: extender, patch: `{"metadata":{"finalizers":["example.com/keep"]}}`},
+		{what: "an owner", as: extender, patch: owned},
+		{what: "an image", as: extender, patch: `{"spec":{"containers":[{"name":"main","image":"example.com/other"}]}}`},
+		{what: "a deadline", as: extender, patch: `{"spec":{"activeDeadlineSeconds":1}}`},
+		{what: "a toleration", as: extender, patch: `{"spec":{"tolerations":[{"key":"a","operator":"Exists"}]}}`},
+		{what: "a gated pod's nodes", as: extender, patch: `{"spec":{"nodeSelector":{"a":"b"}}}`},
+		{what: "the phase", as: extender, patch: `{"status":{"phase":"Failed"}}`, through: []string{"status"}},
+		{what: "a condition", as: extender, patch: `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, through: []string{"status"}},
+		{what: "another gate", as: extender, patch: lift(foreign)},
+		{what: "its gate with an image", as: extender, patch: `{"spec":{"containers":[{"name":"main","image":"example.com/other"}],"schedulingGates":[{"$patch":"delete","name":"` + own + `"}]}}`},
+		{what: "its gate", as: extender, patch: lift(own), allowed: true},
+		{what: "a plan by an administrator", as: client, patch: metadata("annotations", contract.PlanAnnotation, "x")},
+		{what: "an image by an administrator", as: client, patch: `{"spec":{"containers":[{"name":"main","image":"example.com/other"}]}}`, allowed: true},
+		{what: "the phase by an administrator", as: client, patch: `{"status":{"phase":"Failed"}}`, through: []string{"status"}, allowed: true},
+		{what: "another gate by an administrator", as: client, patch: lift(foreign), allowed: true},
+	}
+	for _, tc := range cases { // in order: each sees what the one before has done
+		_, err := tc.as.CoreV1().Pods(ns).Patch(t.Context(), pod.Name, types.StrategicMergePatchType, []byte(tc.patch), metav1.PatchOptions{}, tc.through...)
+		if tc.allowed && err != nil {
+			t.Errorf("%s: %v", tc.what, err)
+		}
+		if !tc.allowed && !apierrors.IsForbidden(err) {
+			t.Errorf("%s: error %v, want it forbidden", tc.what, err)
+		}
 	}
 }
 
@@ -115,8 +185,8 @@ func TestPoliciesCompileWithoutWarnings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 3 {
-		t.Errorf("%d policies, want 3", len(policies.Items))
+	if len(policies.Items) != 4 {
+		t.Errorf("%d policies, want 4", len(policies.Items))
 	}
 	for _, p := range policies.Items {
 		eventually(t, p.Name+" is checked", func(ctx context.Context) error {

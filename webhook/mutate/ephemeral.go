@@ -7,8 +7,9 @@ import (
 )
 
 // EphemeralContainers decides about debugging containers that are added to the
-// running pod old and make it in.Pod. They cannot ask for a GPU, so in a pod
-// that uses one they must not see it by way of their image either.
+// running pod old and make it in.Pod. They cannot ask for a GPU, so they must not
+// see one: in a pod that uses one not by way of their image either, and nowhere
+// by way of an environment from elsewhere, as hideFromEnvFrom explains.
 func EphemeralContainers(old *corev1.Pod, in Input) Outcome {
 	r := &review{in: in, pod: in.Pod}
 	existing := make(map[string]bool, len(old.Spec.EphemeralContainers))
@@ -22,7 +23,7 @@ func EphemeralContainers(old *corev1.Pod, in Input) Outcome {
 			continue // settled when it was added, and unchangeable since
 		}
 		r.refusals = append(r.refusals, r.visibleDevices(c.Name, c.Env, c.VolumeMounts)...)
-		if usesGPU && !HidesGPUs(c.Env) {
+		if (usesGPU || len(c.EnvFrom) > 0) && !HidesGPUs(c.Env) {
 			copied := &r.edit().Spec.EphemeralContainers[i]
 			copied.Env = append(copied.Env, hide)
 		}

@@ -137,6 +137,21 @@ func (r *review) hintIdleWishes() {
 	}
 }
 
+// hintIdleContainer finds pods that name a container for annotations which they
+// do not have, or have for each container by itself.
+func (r *review) hintIdleContainer() {
+	if _, ok := r.in.Pod.Annotations[contract.ContainerAnnotation]; !ok || len(r.refusals) > 0 {
+		return
+	}
+	for _, key := range append([]string{contract.CountAnnotation}, perContainer...) {
+		if _, ok := r.in.Pod.Annotations[key]; ok {
+			return
+		}
+	}
+	r.hint("annotation %s has no effect: it says which container %s, %s and %s mean, without a container's name behind them, and the pod has none of these",
+		contract.ContainerAnnotation, contract.FractionAnnotation, contract.MemoryAnnotation, contract.CountAnnotation)
+}
+
 // hintModels finds pods that no GPU of the cluster suits. They are created all
 // the same and wait: the model may be on a node that is still to come.
 func (r *review) hintModels() {
@@ -190,6 +205,19 @@ func (r *review) hintWeakIsolation() {
 	for _, c := range containers(&r.in.Pod.Spec) {
 		if privileged(c.SecurityContext) {
 			r.hint("container %s is privileged in a pod that shares GPUs: it sees every GPU of its node, whatever it asks for", c.Name)
+		}
+	}
+}
+
+// hintInitContainer finds pods that a kubelet may end when it restarts. It admits
+// all pods of its node anew then, and knows how to spare running containers but
+// not those that have ended (devicesToAllocate of its device manager, as of
+// 1.37): their devices must be there and healthy at that moment.
+func (r *review) hintInitContainer() {
+	for _, d := range r.request.Demands {
+		if d.Role == contract.RoleInit {
+			r.hint("init container %s has a GPU: a kubelet that restarts while that GPU or the node plugin is out of order ends the running pod, maybe as Succeeded; do its work in the app container", d.Name)
+			return
 		}
 	}
 }

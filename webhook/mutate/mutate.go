@@ -121,11 +121,13 @@ var changes = []func(*review){
 var hints = []func(*review){
 	(*review).hintUnknownKeys,
 	(*review).hintIdleWishes,
+	(*review).hintIdleContainer,
 	(*review).hintIdleGang,
 	(*review).hintUnreadOwner,
 	(*review).hintModels,
 	(*review).hintNoInventory,
 	(*review).hintWeakIsolation,
+	(*review).hintInitContainer,
 }
 
 // Pod decides about a pod that is being created.

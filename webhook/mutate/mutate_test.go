@@ -444,6 +444,32 @@ spec:
 				"container debug is privileged in a pod that shares GPUs: it sees every GPU of its node, whatever it asks for",
 			},
 		},
+		"a container named for annotations that name theirs": {
+			pod: `
+metadata: {annotations: {tranche.dev/container: main, tranche.dev/gpu-fraction.side: "0.5"}}
+spec: {containers: [{name: main}, {name: side}]}`,
+			want: []string{"annotation tranche.dev/container has no effect: it says which container tranche.dev/gpu-fraction, tranche.dev/gpu-memory and tranche.dev/gpu-count mean, without a container's name behind them, and the pod has none of these"},
+		},
+		"a container named for the number of GPUs": {
+			pod: `
+metadata: {annotations: {tranche.dev/container: side, tranche.dev/gpu-fraction.side: "0.5", tranche.dev/gpu-count: "2"}}
+spec: {containers: [{name: main}, {name: side}]}`,
+		},
+		"a GPU in an init container, which kubelets forget when it has ended": {
+			pod: `
+spec:
+  initContainers:
+  - {name: ` + strings.Repeat("x", 63) + `, resources: {limits: {nvidia.com/gpu-share: "50"}}}
+  - {name: another, resources: {limits: {nvidia.com/gpu-share: "50"}}}
+  containers: [{name: main, resources: {limits: {nvidia.com/gpu-share: "50"}}}]`,
+			want: []string{"init container " + strings.Repeat("x", 63) + " has a GPU: a kubelet that restarts while that GPU or the node plugin is out of order ends the running pod, maybe as Succeeded; do its work in the app container"},
+		},
+		"a GPU in a sidecar": {
+			pod: `
+spec:
+  initContainers: [{name: proxy, restartPolicy: Always, resources: {limits: {nvidia.com/gpu-share: "50"}}}]
+  containers: [{name: main}]`,
+		},
 		"a privileged pod with a GPU of its own": {
 			pod: `
 spec:

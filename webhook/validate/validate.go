@@ -41,14 +41,15 @@ func Create(in mutate.Input) []mutate.Refusal {
 	return refusals
 }
 
-// unhidden finds containers beside those with a GPU that would see it as well,
-// usually since another webhook added them after Tranche's had run.
+// unhidden finds containers that could see GPUs of others, those beside them or
+// the whole node's, usually since another webhook added them after Tranche's had
+// run.
 func unhidden(was, shall []corev1.Container) []mutate.Refusal {
 	var refusals []mutate.Refusal
 	for i := range was {
 		if mutate.HidesGPUs(shall[i].Env) && !mutate.HidesGPUs(was[i].Env) {
 			refusals = append(refusals, mutate.Refuse(mutate.ReasonUntranslated,
-				"container %s asks for no GPU but could see those of the containers beside it; set %s=%s in its env, where it is written or in the webhook that injects it",
+				"container %s asks for no GPU but could see those of other containers; set %s=%s in its env, where it is written or in the webhook that injects it",
 				was[i].Name, contract.VisibleDevicesEnv, contract.VisibleDevicesVoid))
 		}
 	}

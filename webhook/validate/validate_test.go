@@ -61,7 +61,7 @@ spec: {containers: [{name: main}]}`,
 spec:
   initContainers: [{name: injected}]
   containers: [{name: main, resources: {limits: {nvidia.com/gpu: "1"}}}]`,
-			want: []string{"untranslated: container injected asks for no GPU but could see those of the containers beside it; set NVIDIA_VISIBLE_DEVICES=void in its env, where it is written or in the webhook that injects it"},
+			want: []string{"untranslated: container injected asks for no GPU but could see those of other containers; set NVIDIA_VISIBLE_DEVICES=void in its env, where it is written or in the webhook that injects it"},
 		},
 		"a member without the gate, which another webhook took away: the extender places it with its gang all the same": {
 			pod: `
@@ -220,12 +220,16 @@ func TestEphemeralContainersMustHideGPUs(t *testing.T) {
 		pod.Spec.EphemeralContainers = parse(t, `spec: {ephemeralContainers: [{name: debug, env: [`+env+`]}]}`).Spec.EphemeralContainers
 		return pod
 	}
+	plain := parse(t, `spec: {containers: [{name: main}]}`)
+	from := plain.DeepCopy()
+	from.Spec.EphemeralContainers = parse(t, `spec: {ephemeralContainers: [{name: debug, envFrom: [{configMapRef: {name: all}}]}]}`).Spec.EphemeralContainers
 	cases := map[string]struct {
 		pod  *corev1.Pod
 		want []string
 	}{
+		"in a pod without GPUs, with an environment from elsewhere": {pod: from, want: []string{"untranslated: container debug asks for no GPU but could see those of other containers; set NVIDIA_VISIBLE_DEVICES=void in its env, where it is written or in the webhook that injects it"}},
 		"hidden":  {pod: with(`{name: NVIDIA_VISIBLE_DEVICES, value: void}`)},
-		"visible": {pod: with(``), want: []string{"untranslated: container debug asks for no GPU but could see those of the containers beside it; set NVIDIA_VISIBLE_DEVICES=void in its env, where it is written or in the webhook that injects it"}},
+		"visible": {pod: with(``), want: []string{"untranslated: container debug asks for no GPU but could see those of other containers; set NVIDIA_VISIBLE_DEVICES=void in its env, where it is written or in the webhook that injects it"}},
 		"asking":  {pod: with(`{name: NVIDIA_VISIBLE_DEVICES, value: all}`), want: []string{"environment: container debug sets NVIDIA_VISIBLE_DEVICES, but a container sees the GPUs that it asks for and no others; remove the variable and ask with nvidia.com/gpu-share, nvidia.com/gpu or the annotation tranche.dev/gpu-fraction"}},
 	}
 	for name, tc := range cases {

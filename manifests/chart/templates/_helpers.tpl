@@ -25,6 +25,15 @@ app.kubernetes.io/component: {{ .part }}
 - --shares-per-gpu={{ .Values.resources.sharesPerGPU }}
 {{- end }}
 
+{{/* CEL: the maps old and new have the same keys and values, apart from the keys
+in except. dyn hides from the policies' type check that these are objects with
+fixed fields; so fields of coming Kubernetes releases are compared as well. */}}
+{{- define "tranche.unchanged" -}}
+{{- $except := printf "k in ['%s'] || " (join "', '" .except) -}}
+dyn({{ .new }}).all(k, {{ $except }}k in dyn({{ .old }}) && dyn({{ .old }})[k] == dyn({{ .new }})[k]) &&
+dyn({{ .old }}).all(k, {{ $except }}k in dyn({{ .new }}))
+{{- end }}
+
 {{/* The user name of a part's service account; takes a dict of root and name. */}}
 {{- define "tranche.user" -}}
 system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
