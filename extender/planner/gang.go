@@ -45,9 +45,6 @@ type gangState struct {
 	dirty bool
 	// started says that minCount were bound once; see above.
 	started bool
-	// created is when its oldest present member was made.
-	created  time.Time
-	priority int32
 
 	// why is what it waits for, nil if for nothing.
 	why *reason

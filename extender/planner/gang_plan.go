@@ -189,7 +189,7 @@ func (s *state) planEach(log logr.Logger, r *round, g *gangState, t *standing, n
 	switch {
 	case t.need() > 0 && g.started && why == nil && t.placed < t.need():
 		here := t.committed + len(t.idle)
-		why = &reason{v1alpha1.ReasonBelowMinCount, fmt.Sprintf("%d of %d members are left; the gang has started and waits for new ones in the place of those that are lost", min(here, t.minCount), t.minCount), int32(t.need())} //nolint:gosec // far fewer than 2^31 pods
+		why = &reason{v1alpha1.ReasonBelowMinCount, fmt.Sprintf("%d of %d members are left; the gang has started and waits for new ones in the place of those that are lost", min(here, t.minCount), t.minCount), int32(t.need())}
 		if here >= t.minCount {
 			why = nil // they are on their way
 		}

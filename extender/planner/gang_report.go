@@ -68,7 +68,7 @@ func (s *state) tellMembers(g *gangState, t *standing, now time.Time) {
 func (s *state) reportGang(g *gangState, t *standing, now time.Time) {
 	r := GangReport{
 		Key: g.key, Keep: len(g.members) > 0,
-		MinCount: int32(t.minCount), //nolint:gosec // at most 100000
+		MinCount: int32(t.minCount),
 		Owner:    commonOwner(t.live), Status: s.gangStatus(g, t),
 	}
 	if g.reported != nil {
@@ -85,7 +85,7 @@ func (s *state) reportGang(g *gangState, t *standing, now time.Time) {
 
 // gangStatus describes g, without conditions.
 func (s *state) gangStatus(g *gangState, t *standing) v1alpha1.GangStatus {
-	count := func(n int) int32 { return int32(n) } //nolint:gosec // numbers of pods
+	count := func(n int) int32 { return int32(n) }
 	status := v1alpha1.GangStatus{
 		Members: count(len(t.live) + t.succeeded), Running: count(t.running + t.succeeded),
 		Bound: count(t.bound), Held: count(t.committed + t.placed),

@@ -62,7 +62,7 @@ func disagreement(live []*member) *reason {
 func (s *state) missing(g *gangState, t *standing, here int) *reason {
 	if t.foreign > 0 {
 		return &reason{v1alpha1.ReasonForeignGate, fmt.Sprintf("%d of %d members are there, but %d of them are held back by the scheduling gate %s of somebody else",
-			here+t.foreign, t.minCount, t.foreign, strings.Join(t.foreignGates, ", ")), int32(t.foreign)} //nolint:gosec // far fewer than 2^31 pods
+			here+t.foreign, t.minCount, t.foreign, strings.Join(t.foreignGates, ", ")), int32(t.foreign)}
 	}
 	text := fmt.Sprintf("%d of %d members are there; the gang starts when all exist", here, t.minCount)
 	var elsewhere []string
@@ -75,7 +75,7 @@ func (s *state) missing(g *gangState, t *standing, here int) *reason {
 		slices.Sort(elsewhere)
 		text += fmt.Sprintf(". There are pods of a gang of the same name in namespace %s, which is another gang: all members must be in one namespace", strings.Join(elsewhere[:min(3, len(elsewhere))], ", "))
 	}
-	return &reason{v1alpha1.ReasonWaitingForMembers, text, int32(t.minCount - here)} //nolint:gosec // far fewer than 2^31 pods
+	return &reason{v1alpha1.ReasonWaitingForMembers, text, int32(t.minCount - here)}
 }
 
 func refusedBy(pods []string, message string) *reason {
@@ -84,7 +84,7 @@ func refusedBy(pods []string, message string) *reason {
 	if message != "" {
 		text += ". The scheduler says: " + message
 	}
-	return &reason{v1alpha1.ReasonSchedulerRefuses, text, int32(len(pods))} //nolint:gosec // far fewer than 2^31 pods
+	return &reason{v1alpha1.ReasonSchedulerRefuses, text, int32(len(pods))}
 }
 
 // someOf names a few of many.

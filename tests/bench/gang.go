@@ -28,9 +28,9 @@ import (
 
 const (
 	namespace = "demo"
-	// gangSize is the gang of the bar, rounds how often it is measured.
-	gangSize, rounds = 512, 3
-	patience         = 90 * time.Second
+	// gangSize is the gang of the bar.
+	gangSize = 512
+	patience = 90 * time.Second
 	// creators is how many pods are being created at once.
 	creators = 16
 )
@@ -42,9 +42,13 @@ type gangBench struct {
 	gangs  ctrlclient.Client
 	nodes  int
 	gpus   int
+	// rounds is how often everything is measured.
+	rounds int
+	// dir is the cluster's.
+	dir string
 }
 
-func newGangBench(_ context.Context, kube *cluster.Cluster, o cluster.Options) (*gangBench, error) {
+func newGangBench(kube *cluster.Cluster, o cluster.Options, n int) (*gangBench, error) {
 	client, err := kube.Client()
 	if err != nil {
 		return nil, err
@@ -61,18 +65,17 @@ func newGangBench(_ context.Context, kube *cluster.Cluster, o cluster.Options) (
 	if err != nil {
 		return nil, err
 	}
-	return &gangBench{client: client, gangs: gangs, nodes: o.SimNodes, gpus: o.SimNodes * o.SimGPUs}, nil
+	return &gangBench{client: client, gangs: gangs, nodes: o.SimNodes, gpus: o.SimNodes * o.SimGPUs, dir: o.Dir, rounds: n}, nil
 }
 
 // run measures in turn, so that a slow minute of the machine meets both.
 func (b *gangBench) run(ctx context.Context) ([]row, error) {
 	var single, gang, cannot time.Duration
-	for i := range rounds {
+	for i := range b.rounds {
 		s, err := b.burst(ctx, fmt.Sprintf("single-%d", i), b.single, gangSize)
 		if err != nil {
 			return nil, err
 		}
-		fmt.Printf("round %d: single pods %v\n", i, s.Round(time.Millisecond))
 		g, err := b.burst(ctx, fmt.Sprintf("gang-%d", i), b.member, gangSize)
 		if err != nil {
 			return nil, err
@@ -81,10 +84,9 @@ func (b *gangBench) run(ctx context.Context) ([]row, error) {
 		if err != nil {
 			return nil, err
 		}
-		fmt.Printf("round %d: gang %v, cannot fit %v\n", i, g.Round(time.Millisecond), c.Round(time.Millisecond))
 		single, gang, cannot = single+s, gang+g, cannot+c
 	}
-	mean := func(d time.Duration) string { return (d / rounds).Round(time.Millisecond).String() }
+	mean := func(d time.Duration) string { return (d / time.Duration(b.rounds)).Round(time.Millisecond).String() }
 	return []row{
 		{
 			fmt.Sprintf("a gang of %d on %d nodes: last create to last bind", gangSize, b.nodes),
@@ -120,9 +122,10 @@ func (b *gangBench) burst(ctx context.Context, name string, pod func(name, gang 
 	if err := b.create(ctx, name, pod, n); err != nil {
 		return 0, err
 	}
-	created := time.Now()
+	created, before := time.Now(), cpuTimes(b.dir)
 	select {
 	case bound := <-last:
+		fmt.Printf("%s: %v after the last create; CPU since then: %s\n", name, bound.Sub(created).Round(time.Millisecond), spent(before, cpuTimes(b.dir)))
 		return bound.Sub(created), b.clear(ctx)
 	case <-time.After(patience):
 		return 0, fmt.Errorf("%s: not all of %d pods were bound within %v", name, n, patience)

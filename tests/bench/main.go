@@ -4,12 +4,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -44,6 +46,10 @@ func bench(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	rounds, err := strconv.Atoi(cmp.Or(os.Getenv("ROUNDS"), "3"))
+	if err != nil || rounds < 1 {
+		return fmt.Errorf("ROUNDS=%q; write how often everything is measured", os.Getenv("ROUNDS"))
+	}
 	_, file, _, _ := runtime.Caller(0)
 	options.Dir = filepath.Join(filepath.Dir(file), "..", "..", ".cluster-bench")
 	if os.Getenv("SIM_NODES") == "" {
@@ -60,7 +66,7 @@ func bench(ctx context.Context) (err error) {
 			err = down
 		}
 	}()
-	b, err := newGangBench(ctx, kube, options)
+	b, err := newGangBench(kube, options, rounds)
 	if err != nil {
 		return err
 	}

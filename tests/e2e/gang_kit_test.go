@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -109,7 +110,7 @@ func waitBound(t *testing.T, ns, gang string, n int) {
 		}
 		if got := countBound(pods); got != n {
 			word, message, err := gangReason(ctx, ns, gang)
-			return fmt.Errorf("%d of %d are bound; %s: %s %v", got, len(pods), word, message, err)
+			return errors.Join(fmt.Errorf("%d of %d are bound; %s: %s", got, len(pods), word, message), err)
 		}
 		return nil
 	})
@@ -182,7 +183,7 @@ type bindings struct {
 	order []string
 }
 
-// watchBindings starts following, until the test ends.
+// watchBindings starts following those to come, until the test ends.
 func watchBindings(t *testing.T, ns string) *bindings {
 	t.Helper()
 	now, err := client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
@@ -198,6 +199,9 @@ func watchBindings(t *testing.T, ns string) *bindings {
 	go func() {
 		defer close(done)
 		seen := map[string]bool{}
+		for i := range now.Items {
+			seen[string(now.Items[i].UID)] = now.Items[i].Spec.NodeName != ""
+		}
 		for event := range w.ResultChan() {
 			pod, ok := event.Object.(*corev1.Pod)
 			if !ok || pod.Spec.NodeName == "" || seen[string(pod.UID)] {
@@ -290,8 +294,11 @@ func refuseBinding(t *testing.T, ns, name string) (allow func()) {
 		err := client.CoreV1().Pods(ns).Bind(ctx, &corev1.Binding{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns}, Target: corev1.ObjectReference{Kind: "Node", Name: "nowhere"},
 		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err == nil || !strings.Contains(err.Error(), "refused by the test") {
-			return fmt.Errorf("binding: %v", err)
+		if err == nil {
+			return errors.New("it allows the binding")
+		}
+		if !strings.Contains(err.Error(), "refused by the test") {
+			return fmt.Errorf("the binding is not refused by it: %w", err)
 		}
 		return nil
 	})
