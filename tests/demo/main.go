@@ -156,7 +156,7 @@ func (s *story) tell(ctx context.Context) error {
 	return s.tellGang(ctx, job.Name)
 }
 
-// tellGang has four pods that are worth nothing without each other wait for the
+// tellGang has pods that are worth nothing without each other wait for the
 // training job, and then start together.
 func (s *story) tellGang(ctx context.Context, inTheWay string) error {
 	if err := s.remove(ctx, "server"); err != nil {
@@ -166,11 +166,10 @@ func (s *story) tellGang(ctx context.Context, inTheWay string) error {
 	if err != nil {
 		return err
 	}
-	const size = 4
-	minCount := strconv.Itoa(size)
 	// Two members to a GPU, on one GPU more than are free.
-	share := testkit.Shares(strconv.Itoa(100 * (free + 1) / size))
-	chapter("A gang of " + minCount + " asks for a bit more than is free. None of it starts, none of it holds a GPU, and it says why.")
+	size, share := 2*(free+1), testkit.Shares("50")
+	minCount := strconv.Itoa(size)
+	chapter("A gang of " + minCount + " needs one GPU more than are free. None of it starts, none of it holds a GPU, and it says why.")
 	var gang []*corev1.Pod
 	for i := range size {
 		pod := s.pod(fmt.Sprintf("worker-%d", i)).Container("main", share).
