@@ -33,9 +33,9 @@ type gangState struct {
 	group  *view.Group
 	// members are its pods that are not over, and those that have succeeded.
 	members map[types.UID]*member
-	// succeeded are members that have done their work, for as long as the gang
-	// is known: they count even when their pods are gone.
-	succeeded map[types.UID]bool
+	// succeeded are members that have done their work, with their owners: they
+	// count even when their pods are gone, as long as the gang has any.
+	succeeded map[types.UID]owner
 
 	// vacancies are members that a started gang has lost: their shares stay
 	// held for a while for those who take their place.
@@ -57,6 +57,8 @@ type gangState struct {
 	// deadline is until when a group of held members may take to be bound;
 	// latest bounds how far progress moves it. Zero: no group is held.
 	deadline, latest time.Time
+	// most is how many were bound at the last look.
+	most int
 	// failures in a row, without it being planned again before notBefore.
 	failures  int
 	notBefore time.Time
@@ -99,7 +101,7 @@ type member struct {
 func (s *state) gangOf(key GangKey) *gangState {
 	g := s.gangs[key]
 	if g == nil {
-		g = &gangState{key: key, members: map[types.UID]*member{}, succeeded: map[types.UID]bool{}}
+		g = &gangState{key: key, members: map[types.UID]*member{}, succeeded: map[types.UID]owner{}}
 		s.gangs[key] = g
 	}
 	g.dirty = true

@@ -37,7 +37,7 @@ func (s *state) observeMember(pod *view.Pod, now time.Time) {
 	}
 	switch {
 	case pod.Member.Succeeded:
-		g.succeeded[pod.UID] = true
+		g.succeeded[pod.UID] = ownerOf(pod)
 		s.unplace(m, now)
 	case pod.Ended:
 		s.forgetMember(pod.UID, now)
@@ -69,6 +69,9 @@ func (s *state) forgetMember(uid types.UID, now time.Time) {
 	delete(s.members, uid)
 	g := m.gang
 	delete(g.members, uid)
+	if len(g.members) == 0 {
+		clear(g.succeeded) // whoever comes now is another gang
+	}
 	g.tried = 0
 	g.dirty, s.gangsDirty = true, true
 }

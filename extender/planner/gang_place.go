@@ -64,12 +64,14 @@ func (g *gangState) pacify() {
 func (s *state) keep(m *member) {
 	if n := s.nodes[m.place.Node]; n != nil {
 		n.kept = n.kept.Add(m.needs)
+		s.moved[m.place.Node] = true
 	}
 }
 
 func (s *state) unkeep(m *member) {
 	if n := s.nodes[m.place.Node]; n != nil {
 		n.kept = n.kept.Sub(m.needs)
+		s.moved[m.place.Node] = true
 	}
 }
 

@@ -101,12 +101,19 @@ func (s *state) settleProgress(log logr.Logger, g *gangState, t *standing, now t
 	if t.bound == t.succeeded {
 		s.fillAll(g, now) // nobody is left to wait for successors
 	}
+	if g.started && t.bound > g.most {
+		g.failures = 0 // what stood in the way was got over
+	}
+	g.most = t.bound
 	// Members that turned out not to be needed for the group any more keep
 	// their places each for itself.
 	if t.need() == 0 || g.started {
 		for _, m := range t.idle {
 			if m.place != nil && m.deadline.IsZero() {
 				m.deadline = now.Add(s.p.opts.GangHoldTimeout)
+			}
+			if m.arrival != nil {
+				s.commit(m) // whom it waited for is not needed any more
 			}
 		}
 		g.deadline, g.latest = time.Time{}, time.Time{}

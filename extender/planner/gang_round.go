@@ -18,15 +18,27 @@ type round struct {
 	s      *state
 	nodes  []*gang.Node
 	byName map[string]*gang.Node
-	// failed are groups for which there was no room: equal ones need no try.
-	failed map[string]*gang.Shortfall
+	// failed are groups for which there was no room at the capacity failedAt:
+	// equal ones need no try.
+	failed   map[string]*gang.Shortfall
+	failedAt uint64
 }
 
 // prepare makes the list of nodes.
 func (r *round) prepare() {
+	if r.failedAt != r.s.capacity {
+		// Something became free since.
+		clear(r.failed)
+		r.failedAt = r.s.capacity
+	}
 	if r.byName != nil {
+		for name := range r.s.moved {
+			r.refresh(name)
+		}
+		clear(r.s.moved)
 		return
 	}
+	clear(r.s.moved)
 	r.byName = make(map[string]*gang.Node, len(r.s.nodes))
 	r.nodes = make([]*gang.Node, 0, len(r.s.nodes))
 	for name, n := range r.s.nodes {
@@ -96,11 +108,6 @@ func (r *round) plan(g *gangState, chosen []*member, t *standing, keep keeper, n
 	r.each(opts.Without, s.keep)
 	if short != nil && plain {
 		r.failed[signature.String()] = short
-	}
-	if short == nil {
-		for _, p := range places {
-			defer r.refresh(p.Node)
-		}
 	}
 	return places, short
 }

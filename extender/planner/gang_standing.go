@@ -6,6 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/tranche-dev/tranche/extender/view"
+
 	"github.com/tranche-dev/tranche/pkg/ledger"
 )
 
@@ -73,7 +75,13 @@ func (s *state) stand(g *gangState) *standing {
 			}
 		}
 	}
-	t.succeeded = max(seen, len(g.succeeded))
+	newest, done := g.newest(), 0
+	for _, o := range g.succeeded {
+		if newest.has(o) {
+			done++
+		}
+	}
+	t.succeeded = max(seen, done)
 	t.bound += t.succeeded
 	t.committed += t.succeeded
 	for name := range gates {
@@ -118,32 +126,54 @@ func (g *gangState) minCount(current []*member) int {
 // kind and name only the newest one's. A Job that was deleted and made anew is
 // a new gang, and what is left of the old one must not be added up with it.
 func (g *gangState) current() []*member {
-	type owner struct{ kind, name string }
-	newest := map[owner]*member{}
-	of := func(m *member) (owner, types.UID) {
-		if o := m.pod.Member.Owner; o != nil {
-			return owner{o.APIVersion + "/" + o.Kind, o.Name}, o.UID
-		}
-		return owner{}, ""
-	}
-	for _, m := range g.members {
-		o, uid := of(m)
-		if uid == "" {
-			continue
-		}
-		if n := newest[o]; n == nil || older(n.pod, m.pod) < 0 {
-			newest[o] = m
-		}
-	}
+	newest := g.newest()
 	list := make([]*member, 0, len(g.members))
 	for _, m := range g.members {
-		o, uid := of(m)
-		if n := newest[o]; uid == "" || n.pod.Member.Owner.UID == uid {
+		if newest.has(ownerOf(m.pod)) {
 			list = append(list, m)
 		}
 	}
 	slices.SortFunc(list, func(a, b *member) int { return older(a.pod, b.pod) })
 	return list
+}
+
+// owner is the controller of a pod; the zero owner is nobody.
+type owner struct {
+	kind, name string
+	uid        types.UID
+}
+
+func ownerOf(pod *view.Pod) owner {
+	if o := pod.Member.Owner; o != nil {
+		return owner{o.APIVersion + "/" + o.Kind, o.Name, o.UID}
+	}
+	return owner{}
+}
+
+// generation has the newest owner of each kind and name.
+type generation map[owner]types.UID
+
+// newest looks at all members: the youngest pod is the newest owner's.
+func (g *gangState) newest() generation {
+	youngest := map[owner]*member{}
+	for _, m := range g.members {
+		o := ownerOf(m.pod)
+		o.uid = ""
+		if n := youngest[o]; n == nil || older(n.pod, m.pod) < 0 {
+			youngest[o] = m
+		}
+	}
+	list := make(generation, len(youngest))
+	for o, m := range youngest {
+		list[o] = ownerOf(m.pod).uid
+	}
+	return list
+}
+
+// has says whether no newer owner has taken o's place.
+func (l generation) has(o owner) bool {
+	uid, known := l[owner{kind: o.kind, name: o.name}]
+	return !known || uid == o.uid
 }
 
 // preferred orders the members among which some are to be placed: those that

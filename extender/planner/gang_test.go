@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
 	"github.com/tranche-dev/tranche/extender/view"
@@ -532,5 +533,89 @@ func TestOnlyBoundMembersOfAGangThatStartsCount(t *testing.T) {
 		if err != nil || len(state.Gangs) != 1 || state.Gangs[0].MinCount != 4 {
 			t.Errorf("state %+v, %v", state.Gangs, err)
 		}
+	})
+}
+
+func TestWorkOfAnEarlierGangDoesNotCountForTheNext(t *testing.T) {
+	for _, overlap := range []bool{false, true} {
+		t.Run(fmt.Sprintf("overlap %t", overlap), func(t *testing.T) {
+			runWorld(t, 1, func(w *world) {
+				w.p.ObserveGang(w.Context(), &view.Gang{Namespace: "demo", Name: "g", MinCount: 3})
+				var old, young []*corev1.Pod
+				for i := range 3 {
+					old = append(old, ownedBy(memberPod("g", fmt.Sprint("old-", i), 0, "100"), "Job", "train", "uid-1"))
+					young = append(young, fixture.Created(ownedBy(memberPod("g", fmt.Sprint("young-", i), 0, "100"), "Job", "train", "uid-2"), time.Hour))
+				}
+				w.create(old...)
+				w.goOn(time.Second)
+				for _, pod := range old {
+					w.change(pod.UID, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+				}
+				w.goOn(time.Second)
+				if overlap {
+					w.remove(old[0])
+				} else {
+					w.remove(old...)
+				}
+				w.create(fixture.Pod("filler", "2 GPU"))
+				w.goOn(time.Second)
+				w.create(young...)
+				w.goOn(time.Second)
+				for _, pod := range young {
+					if w.pod(pod.UID).Spec.NodeName != "" {
+						t.Errorf("%s is bound, though there is room for two of three", pod.Name)
+					}
+				}
+				if word, _ := w.why("g"); word != "NoPlace" {
+					t.Errorf("reason %q, want NoPlace", word)
+				}
+			})
+		})
+	}
+}
+
+func TestAllThatFitsStartsAtOnce(t *testing.T) {
+	cases := map[string]func(w *world){
+		"members beyond the minimum": func(w *world) { w.create(gangPods("g", 12, 2, "100")...) },
+		"several gangs": func(w *world) {
+			for i := range 4 {
+				w.create(gangPods(fmt.Sprint("g", i), 3, 3, "100")...)
+			}
+		},
+	}
+	for name, make := range cases {
+		t.Run(name, func(t *testing.T) {
+			runWorld(t, 3, func(w *world) {
+				full := fixture.Pod("full", "4 GPU")
+				for _, node := range w.nodes {
+					pod := full.DeepCopy()
+					pod.Name, pod.Spec.NodeSelector = pod.Name+node, nil
+					w.create(fixture.Identify(pod))
+				}
+				w.goOn(time.Second)
+				make(w)
+				w.goOn(time.Second)
+				for _, node := range w.nodes {
+					w.remove(w.pod(fixture.Identify(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "full" + node}}).UID))
+				}
+				w.goOn(time.Second)
+				if len(w.posted) != 3+12 {
+					t.Errorf("%d are bound, want the 3 that were in the way and all 12", len(w.posted))
+				}
+			})
+		})
+	}
+}
+
+func TestLoweredMinimumLetsThoseWhoWaitInBindGoOn(t *testing.T) {
+	runWorld(t, 1, func(w *world) {
+		w.refuses = func(pod *corev1.Pod, _ string) bool { return pod.Name == "g-3" }
+		w.p.ObserveGang(w.Context(), &view.Gang{Namespace: "demo", Name: "g", MinCount: 4})
+		w.create(gangPods("g", 4, 4, "100")...)
+		w.goOn(time.Second)
+		w.wantBound("g", 0)
+		w.p.ObserveGang(w.Context(), &view.Gang{Namespace: "demo", Name: "g", MinCount: 3})
+		w.goOn(time.Second)
+		w.wantBound("g", 3)
 	})
 }

@@ -60,6 +60,8 @@ type state struct {
 	// nodes are all nodes of the cluster, usage what bound pods request of them.
 	nodes map[string]*nodeState
 	usage map[types.UID]*view.Usage
+	// moved are nodes of which a round must look again at what is free.
+	moved map[string]bool
 	// capacity grows whenever a gang that found no place might find one.
 	capacity uint64
 
@@ -121,7 +123,7 @@ func newState(p *Planner) *state {
 		unplanned: map[string]map[types.UID]*unplanned{}, unplannedOn: map[types.UID]string{}, swaps: map[string]*swap{},
 		preemptors: map[types.UID]*preemptor{},
 		gangs:      map[GangKey]*gangState{}, members: map[types.UID]*member{}, vacant: map[types.UID]bool{},
-		nodes: map[string]*nodeState{}, usage: map[types.UID]*view.Usage{},
+		nodes: map[string]*nodeState{}, usage: map[types.UID]*view.Usage{}, moved: map[string]bool{},
 		gained: map[string]bool{}, recent: map[string]gain{}, woken: map[types.UID]*pending{},
 	}
 }

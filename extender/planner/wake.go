@@ -36,6 +36,7 @@ type gain struct {
 // gain notes that a node may have more room than before.
 func (s *state) gain(node string, now time.Time) {
 	s.capacity++
+	s.moved[node] = true
 	s.favourDue = true
 	s.gained[node] = true
 	s.recent[node] = gain{s.ledger.Version(), now}

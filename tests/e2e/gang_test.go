@@ -15,6 +15,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
@@ -451,4 +452,68 @@ func TestLostMemberIsReplacedAndScalingWorks(t *testing.T) {
 	createAll(t, a.member(ns, "g", 8, 8).Obj())
 	waitBound(t, ns, "g", 8)
 	waitBound(t, ns, "next", 0)
+}
+
+// TestGangKeepsToOneRack labels four nodes as two racks.
+func TestGangKeepsToOneRack(t *testing.T) {
+	const rack = "example.com/rack"
+	ns := optedIn(t)
+	a := arenaOf(0, 4)
+	rackOf := map[string]string{}
+	for i, node := range a {
+		rackOf[node] = fmt.Sprintf("r%d", i/2)
+		labelNode(t, node, rack, rackOf[node])
+	}
+	create(t, MakePod(ns, "filler").OnNode(a[3]).Container("main", GPUs("2")).Obj())
+	waitBoundPods(t, ns, 1)
+	declare := func(name string, minCount int32, mode v1alpha1.TopologyMode) {
+		g := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: v1alpha1.GangSpec{
+			MinCount: minCount, Topology: &v1alpha1.GangTopology{NodeLabel: rack, Mode: mode},
+		}}
+		if err := gangs.Create(t.Context(), g); err != nil {
+			t.Fatal(err)
+		}
+		createAll(t, a.gang(ns, name, int(minCount))...)
+	}
+	racks := func(name string) []string {
+		pods, err := membersOf(t.Context(), ns, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list []string
+		for _, pod := range pods {
+			list = append(list, rackOf[pod.Spec.NodeName])
+		}
+		slices.Sort(list)
+		return slices.Compact(list)
+	}
+	declare("fits", 12, v1alpha1.TopologyRequired)
+	waitBound(t, ns, "fits", 12)
+	if got := racks("fits"); len(got) != 1 {
+		t.Errorf("racks %v, want one", got)
+	}
+	// 30 GPUs less 12: 18 are free, in two racks.
+	declare("strict", 17, v1alpha1.TopologyRequired)
+	waitReason(t, ns, "strict", v1alpha1.ReasonNoDomain, rack)
+	waitBound(t, ns, "strict", 0)
+	remove(t, ns, contract.GangLabel+"=strict")
+	declare("lenient", 17, v1alpha1.TopologyPreferred)
+	waitBound(t, ns, "lenient", 17)
+}
+
+// labelNode labels a node for the time of the test.
+func labelNode(t *testing.T, node, key, value string) {
+	t.Helper()
+	set := func(ctx context.Context, value any) error {
+		_, err := client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(metadata("labels", key, value)), metav1.PatchOptions{})
+		return err
+	}
+	if err := set(t.Context(), value); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := set(context.WithoutCancel(t.Context()), nil); err != nil {
+			t.Error(err)
+		}
+	})
 }

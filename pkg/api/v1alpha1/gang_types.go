@@ -162,8 +162,6 @@ const (
 	ReasonInvalidMember = "InvalidMember"
 	// ReasonForeignGate: a scheduling gate of somebody else holds a member back.
 	ReasonForeignGate = "ForeignGate"
-	// ReasonDisabled: the extender is run with gangs turned off.
-	ReasonDisabled = "Disabled"
 	// ReasonBelowMinCount: the gang has started and lost members since.
 	ReasonBelowMinCount = "BelowMinCount"
 )
