@@ -149,34 +149,39 @@ func (s *state) renew(r *ledger.Record) bool {
 // gang the first may be tired before the last comes.
 func (s *state) commitWhole(m *member, now time.Time) {
 	g := m.gang
-	if m.deadline.IsZero() {
-		for _, o := range g.members {
-			if o.place != nil && o.deadline.IsZero() && !o.came && !s.charged(o) {
-				return // it is on its way
-			}
-		}
-		t := s.stand(g)
-		come := 0
-		for _, o := range t.idle {
-			if o.place != nil && o.came && o.deadline.IsZero() {
-				come++
-			}
-		}
-		if come < t.need() && !g.started {
-			return
-		}
-		for _, o := range t.idle {
-			if o.arrival != nil && o.deadline.IsZero() {
-				s.commit(o)
-			}
-		}
-		// Whose call has run out of time comes again.
-		g.deadline = now.Add(s.p.opts.GangHoldTimeout)
-		g.latest = g.deadline
-	} else {
-		s.commit(m)
+	if !m.deadline.IsZero() {
+		s.commit(m) // nobody waits for it
+		g.dirty, s.gangsDirty = true, true
+		return
 	}
-	g.dirty, s.gangsDirty = true, true
+	for _, o := range g.members {
+		if o.place != nil && o.deadline.IsZero() && !o.came && !s.charged(o) {
+			return // it is on its way
+		}
+	}
+	s.commitCome(g, s.stand(g), now)
+}
+
+// commitCome charges the members that have come, if that makes g whole.
+func (s *state) commitCome(g *gangState, t *standing, now time.Time) {
+	come := 0
+	for _, o := range t.idle {
+		if o.place != nil && o.came && o.deadline.IsZero() {
+			come++
+		}
+	}
+	if come < t.need() && !g.started {
+		return
+	}
+	for _, o := range t.idle {
+		if o.arrival != nil && o.deadline.IsZero() {
+			s.commit(o)
+			g.dirty, s.gangsDirty = true, true
+			// Whose call has run out of time comes again.
+			g.deadline = now.Add(s.p.opts.GangHoldTimeout)
+			g.latest = g.deadline
+		}
+	}
 }
 
 // commit charges one member and ends its wait.

@@ -126,6 +126,9 @@ func (s *state) planGroup(log logr.Logger, r *round, g *gangState, t *standing, 
 	need := t.need()
 	if t.placed >= need {
 		g.pacify()
+		if t.placed > need {
+			s.commitCome(g, t, now) // fewer are needed than were
+		}
 		return // it has them; the scheduler is at work
 	}
 	if now.Before(g.notBefore) || g.tried == s.capacity && g.why != nil && t.placed == 0 {
