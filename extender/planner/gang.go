@@ -67,8 +67,10 @@ type gangState struct {
 	torn, stale time.Time
 	// evicted is when the rest was last asked to go.
 	evicted time.Time
-	// reported is what its object was last told.
-	reported *GangReport
+	// reported is what its object was last told, at reportedAt; retell is when
+	// newer words are due.
+	reported           *GangReport
+	reportedAt, retell time.Time
 }
 
 // member is a pod of a gang.

@@ -52,7 +52,7 @@ func (d *dueGang) created() time.Time {
 // expects says whether time alone changes something about g.
 func (g *gangState) expects(now time.Time) bool {
 	return !g.deadline.IsZero() && !now.Before(g.deadline) || !g.torn.IsZero() || !g.stale.IsZero() ||
-		!g.notBefore.IsZero() && !now.Before(g.notBefore) || !g.telling.IsZero() && !now.Before(g.telling) || g.extraDue(now)
+		!g.notBefore.IsZero() && !now.Before(g.notBefore) || !g.telling.IsZero() && !now.Before(g.telling) || !g.retell.IsZero() && !now.Before(g.retell) || g.extraDue(now)
 }
 
 func (g *gangState) extraDue(now time.Time) bool {

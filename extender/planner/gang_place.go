@@ -36,7 +36,7 @@ func (s *state) place(log logr.Logger, g *gangState, chosen []*member, found []g
 			return
 		}
 		m.place = &gang.Place{Node: p.Node, Plan: p.Plan}
-		m.needs = m.pod.Member.Needs
+		m.needs = m.pod.Needs
 		m.came = false
 		s.keep(m)
 		s.p.places.Store(m.pod.UID, p.Node)

@@ -94,7 +94,7 @@ func (s *state) settleProgress(log logr.Logger, g *gangState, t *standing, now t
 		g.failures, g.notBefore, g.why = 0, time.Time{}, nil
 		g.deadline, g.latest = time.Time{}, time.Time{}
 		log.Info("Gang started", "gang", klog.KRef(g.key.Namespace, g.key.Name), "bound", t.bound, "minCount", t.minCount)
-	case g.started && t.bound == 0 && (t.minCount > 0 || len(t.live) == 0):
+	case t.anew, g.started && t.bound == 0 && (t.minCount > 0 || len(t.live) == 0):
 		// Everybody has gone: who comes now starts together again.
 		g.started = false
 	}
@@ -187,7 +187,7 @@ func (s *state) planEach(log logr.Logger, r *round, g *gangState, t *standing, n
 		m.tried = true
 		found, short := r.plan(g, one, t, keepNone, now)
 		if short == nil {
-			s.fill(g, found[0].Node, now)
+			s.fill(g, found[0], now)
 			s.place(log, g, one, found, keepNone, now)
 			m.deadline = now.Add(s.p.opts.GangHoldTimeout)
 			continue

@@ -71,16 +71,38 @@ func (s *state) reportGang(g *gangState, t *standing, now time.Time) {
 		MinCount: int32(t.minCount),
 		Owner:    commonOwner(t.live), Status: s.gangStatus(g, t),
 	}
+	g.retell = time.Time{}
 	if g.reported != nil {
 		r.Status.Conditions = conditions(g.reported.Status.Conditions, g, t, now)
 		if equality.Semantic.DeepEqual(*g.reported, r) {
 			return
 		}
+		if due := g.reportedAt.Add(retellAfter); now.Before(due) && equality.Semantic.DeepEqual(withoutWords(*g.reported), withoutWords(r)) {
+			g.retell = due
+			return
+		}
 	} else {
 		r.Status.Conditions = conditions(nil, g, t, now)
 	}
-	g.reported = &r
+	g.reported, g.reportedAt = &r, now
 	s.p.effects.Report(r)
+}
+
+// retellAfter is how old the words of a reason may be while the reason is the
+// same: on a busy cluster the numbers in them change all the time, for every
+// gang that waits.
+const retellAfter = 5 * time.Second
+
+// withoutWords is a copy of r without sentences.
+func withoutWords(r GangReport) GangReport {
+	r.Status.Reasons, r.Status.Conditions = slices.Clone(r.Status.Reasons), slices.Clone(r.Status.Conditions)
+	for i := range r.Status.Reasons {
+		r.Status.Reasons[i].Message = ""
+	}
+	for i := range r.Status.Conditions {
+		r.Status.Conditions[i].Message = ""
+	}
+	return r
 }
 
 // gangStatus describes g, without conditions.

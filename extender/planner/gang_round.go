@@ -88,7 +88,7 @@ func (r *round) plan(g *gangState, chosen []*member, t *standing, keep keeper, n
 	for _, m := range chosen {
 		one := gang.Member{
 			Pod: ref(m.pod), Request: m.pod.Request, Policy: s.p.policy(m.pod),
-			Needs: m.pod.Member.Needs, Constraints: m.pod.Member.Constraints, Shape: m.shape, Avoid: m.avoided(now),
+			Needs: m.pod.Needs, Constraints: m.pod.Constraints, Shape: m.shape, Avoid: m.avoided(now),
 		}
 		if m.place != nil && keep(m) {
 			one.Pinned, one.Plan = m.place.Node, m.place.Plan

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/tranche-dev/tranche/extender/view"
-
 	"github.com/tranche-dev/tranche/pkg/ledger"
 )
 
@@ -17,6 +16,9 @@ type standing struct {
 	// live are the current members that are not over; idle those of them that
 	// neither have a node nor are kept back by anybody else, placed or not.
 	live, idle []*member
+	// anew says that g had started, but that none of those who live now has had
+	// a part in it: they start together like any other gang.
+	anew bool
 	// bound have a node for certain; committed have one or a Binding on its
 	// way. Both include the succeeded.
 	bound, committed, succeeded, running, ready, placed int
@@ -35,10 +37,8 @@ func (s *state) stand(g *gangState) *standing {
 	current := g.current()
 	t := &standing{minCount: g.minCount(current)}
 	gates := map[string]bool{}
-	seen := 0
 	for _, m := range current {
 		if m.pod.Member.Succeeded {
-			seen++
 			continue
 		}
 		if m.pod.Deleting && m.pod.Node == "" || m.pod.Ended {
@@ -75,13 +75,12 @@ func (s *state) stand(g *gangState) *standing {
 			}
 		}
 	}
-	newest, done := g.newest(), 0
-	for _, o := range g.succeeded {
-		if newest.has(o) {
-			done++
-		}
+	done, kin := g.done(t.live)
+	t.anew = g.started && len(t.live) > 0 && t.committed == 0 && kin == 0
+	t.succeeded = done
+	if !g.started || t.anew {
+		t.succeeded = kin
 	}
-	t.succeeded = max(seen, done)
 	t.bound += t.succeeded
 	t.committed += t.succeeded
 	for name := range gates {
@@ -89,6 +88,28 @@ func (s *state) stand(g *gangState) *standing {
 	}
 	slices.Sort(t.foreignGates)
 	return t
+}
+
+// done counts the members that have succeeded, and those among them that are
+// kin of the live ones: pods of the same owner, which goes on with its work. If
+// there are none, what was done was another gang's work, such as the last run of
+// a CronJob.
+func (g *gangState) done(live []*member) (all, kin int) {
+	owners := map[owner]bool{}
+	for _, m := range live {
+		owners[ownerOf(m.pod)] = true
+	}
+	newest := g.newest()
+	for _, o := range g.succeeded {
+		if !newest.has(o) {
+			continue
+		}
+		all++
+		if o != (owner{}) && owners[o] {
+			kin++
+		}
+	}
+	return all, kin
 }
 
 // charged says whether a member that the watch shows unbound has been

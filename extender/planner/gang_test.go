@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -572,6 +573,90 @@ func TestWorkOfAnEarlierGangDoesNotCountForTheNext(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNextRunOfACronJobIsANewGang: its Jobs have different names, one gang label,
+// and the finished ones stay.
+func TestNextRunOfACronJobIsANewGang(t *testing.T) {
+	owners := map[string]func(pod *corev1.Pod, run string) *corev1.Pod{
+		"jobs":      func(pod *corev1.Pod, run string) *corev1.Pod { return ownedBy(pod, "Job", "train-"+run, "uid-"+run) },
+		"bare pods": func(pod *corev1.Pod, _ string) *corev1.Pod { return pod },
+	}
+	for name, own := range owners {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restart %t", name, restart), func(t *testing.T) {
+				runWorld(t, 1, func(w *world) {
+					var first, second []*corev1.Pod
+					for i := range 3 {
+						first = append(first, own(memberPod("g", fmt.Sprint("first-", i), 3, "100"), "1"))
+						second = append(second, fixture.Created(own(memberPod("g", fmt.Sprint("second-", i), 3, "100"), "2"), time.Hour))
+					}
+					w.create(first...)
+					w.goOn(time.Second)
+					for _, pod := range first {
+						w.change(pod.UID, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+					}
+					w.create(fixture.Pod("filler", "2 GPU"))
+					w.goOn(time.Second)
+					if restart {
+						w.restart()
+					}
+					w.create(second...)
+					w.goOn(time.Second)
+					w.wantBound("g", 0)
+					if word, _ := w.why("g"); word != "NoPlace" {
+						t.Errorf("reason %q, want NoPlace", word)
+					}
+					w.remove(w.pod("uid-filler"))
+					w.goOn(2 * time.Second)
+					w.wantBound("g", 3)
+				})
+			})
+		}
+	}
+}
+
+// TestJobWithMoreCompletionsThanMembersGoesOn: when all of its pods have ended at
+// once, those to come are fewer than the minimum.
+func TestJobWithMoreCompletionsThanMembersGoesOn(t *testing.T) {
+	runWorld(t, 1, func(w *world) {
+		job := func(i int) *corev1.Pod {
+			return ownedBy(memberPod("g", fmt.Sprint("p-", i), 4, "100"), "Job", "train", "uid-1")
+		}
+		w.create(job(0), job(1), job(2), job(3))
+		w.goOn(time.Second)
+		w.wantBound("g", 4)
+		for i := range 4 {
+			w.change(job(i).UID, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+		}
+		w.goOn(time.Second)
+		w.create(job(4), job(5))
+		w.goOn(time.Second)
+		w.wantBound("g", 2)
+	})
+}
+
+// TestManyLostMembersAreReplacedAtOnce is a rolling update on full nodes.
+func TestManyLostMembersAreReplacedAtOnce(t *testing.T) {
+	runWorld(t, 3, func(w *world) {
+		pods := gangPods("g", 24, 20, "50")
+		w.create(pods...)
+		w.goOn(2 * time.Second)
+		w.wantBound("g", 24)
+		for round := range 4 {
+			for i := range 6 {
+				w.remove(w.pod(pods[round*6+i].UID))
+			}
+			for i := range 6 {
+				w.create(memberPod("g", fmt.Sprintf("new-%d-%d", round, i), 20, "50"))
+			}
+			w.goOn(2 * time.Second)
+			w.wantBound("g", 24)
+		}
+		if got := testutil.ToFloat64(w.metrics.HoldReleases.WithLabelValues("gang_displaced")); got > 0 {
+			t.Errorf("%v places were found that the ledger refused", got)
+		}
+	})
 }
 
 func TestAllThatFitsStartsAtOnce(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/gang"
 	"github.com/tranche-dev/tranche/pkg/ledger"
 )
 
@@ -34,9 +35,10 @@ func (s *state) vacate(m *member, r *ledger.Record, now time.Time) {
 	}
 }
 
-// fill gives up what was kept for a lost member: all of it if nobody is missing
-// any more, else one on the successor's node.
-func (s *state) fill(g *gangState, node string, now time.Time) {
+// fill gives up what was kept for a lost member, now that a successor has found
+// the place p: all of it if nobody else is missing, else what is on the GPUs of
+// p, or one on its node, or any one.
+func (s *state) fill(g *gangState, p gang.Place, now time.Time) {
 	if len(g.vacancies) == 0 {
 		return
 	}
@@ -44,12 +46,34 @@ func (s *state) fill(g *gangState, node string, now time.Time) {
 		s.fillAll(g, now)
 		return
 	}
-	for _, uid := range slices.Sorted(maps.Keys(g.vacancies)) {
-		if r, ok := s.ledger.Get(uid); ok && r.Node == node {
+	uids := slices.Sorted(maps.Keys(g.vacancies))
+	filled, next := false, uids[0]
+	for _, uid := range uids {
+		r, ok := s.ledger.Get(uid)
+		if !ok || r.Node != p.Node {
+			continue
+		}
+		next = uid
+		if overlaps(r, p.Plan) {
 			s.fillOne(g, uid, now)
-			return
+			filled = true
 		}
 	}
+	if !filled {
+		s.fillOne(g, next, now)
+	}
+}
+
+// overlaps says whether r and the plan have a GPU in common.
+func overlaps(r *ledger.Record, plan contract.Plan) bool {
+	for _, grants := range plan.Containers {
+		for _, grant := range grants {
+			if r.On(grant.GPU) > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (s *state) fillAll(g *gangState, now time.Time) {

@@ -61,7 +61,7 @@ func disagreement(live []*member) *reason {
 // missing says which members have not come.
 func (s *state) missing(g *gangState, t *standing, here int) *reason {
 	if t.foreign > 0 {
-		return &reason{v1alpha1.ReasonForeignGate, fmt.Sprintf("%d of %d members are there, but %d of them are held back by the scheduling gate %s of somebody else",
+		return &reason{v1alpha1.ReasonForeignGate, fmt.Sprintf("%d of %d members are there, but %d held back by the scheduling gate %s of somebody else",
 			here+t.foreign, t.minCount, t.foreign, strings.Join(t.foreignGates, ", ")), int32(t.foreign)}
 	}
 	text := fmt.Sprintf("%d of %d members are there; the gang starts when all exist", here, t.minCount)

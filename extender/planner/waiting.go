@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/gang"
 )
 
 // The reasons of events.
@@ -71,13 +72,17 @@ func (s *state) nowhere(e *pending) Reason {
 	if s.verdictsAt != snapshot.Version() || s.verdicts == nil {
 		s.verdictsAt, s.verdicts = snapshot.Version(), map[string]Reason{}
 	}
-	if reason, ok := s.verdicts[e.shape]; ok {
+	shape := e.shape + e.pod.Constraints.Key()
+	if reason, ok := s.verdicts[shape]; ok {
 		return reason
 	}
 	query := s.p.query(e.pod)
 	var t tally
 	for n := range snapshot.Nodes() {
 		reason := query.Check(n)
+		if !final(reason) && !s.allows(n.Name(), e.pod) {
+			reason = NotOffered
+		}
 		if reason == "" {
 			t.best = ""
 			break
@@ -87,8 +92,18 @@ func (s *state) nowhere(e *pending) Reason {
 	if len(s.foreign) > 0 && e.pod.WholeOnly() {
 		t.best = "" // what those have is for the scheduler to say
 	}
-	s.verdicts[e.shape] = t.best
+	s.verdicts[shape] = t.best
 	return t.best
+}
+
+// allows says whether taints, selectors and affinity let the pod onto a node.
+func (s *state) allows(name string, pod *view.Pod) bool {
+	n := s.nodes[name]
+	if n == nil || n.view == nil {
+		return true
+	}
+	ok, _ := pod.Constraints.Match(&gang.Node{Name: name, Labels: n.view.Labels, Taints: n.view.Taints, Unschedulable: n.view.Unschedulable})
+	return ok
 }
 
 // reportAgain is well below an hour, after which the API server drops events: a

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
 	"github.com/tranche-dev/tranche/extender/view"
@@ -240,11 +241,12 @@ func TestPodsRefusedByTheSchedulersOwnCountHaveAReason(t *testing.T) {
 		pod  *corev1.Pod
 		want string
 	}{
-		"full":           {fixture.Pod("p", "50"), "p: GPUUnavailable: No node can take the pod: " + string(placement.NotEnoughFree) + ". " + comesFree},
-		"too many":       {fixture.Pod("p", "3 GPU"), "p: GPUUnavailable: No node can take the pod: " + string(placement.TooFewGPUs) + ". Waiting will not help: ask for fewer GPUs."},
-		"other grounds":  {fixture.Pod("p", "40"), ""},
-		"uses no GPU":    {fixture.Pod("p", ""), ""},
-		"not understood": {fixture.Pod("p", "101"), "p: InvalidGPURequest: "},
+		"full":                 {fixture.Pod("p", "50"), "p: GPUUnavailable: No node can take the pod: " + string(placement.NotEnoughFree) + ". " + comesFree},
+		"too many":             {fixture.Pod("p", "3 GPU"), "p: GPUUnavailable: No node can take the pod: " + string(placement.TooFewGPUs) + ". Waiting will not help: ask for fewer GPUs."},
+		"full where it may go": {onNode(fixture.Pod("p", "50"), "a"), "p: GPUUnavailable: No node can take the pod: " + string(placement.NotEnoughFree) + ". " + comesFree},
+		"other grounds":        {fixture.Pod("p", "40"), ""},
+		"uses no GPU":          {fixture.Pod("p", ""), ""},
+		"not understood":       {fixture.Pod("p", "101"), "p: InvalidGPURequest: "},
 	}
 	for name, tc := range cases {
 		for _, when := range []string{"before the rebuild", "after it"} {
@@ -252,6 +254,9 @@ func TestPodsRefusedByTheSchedulersOwnCountHaveAReason(t *testing.T) {
 				run(t, func(k *kit) {
 					k.node("a", 1)
 					k.place(fixture.Pod("x", "60"), "a")
+					if tc.pod.Spec.Affinity != nil {
+						k.node("b", 1) // has room, but is not selected
+					}
 					rebuild := func() {
 						if err := k.p.Rebuilt(k.Context()); err != nil {
 							t.Fatal(err)
@@ -366,6 +371,15 @@ func TestWaitingHelpsWhereOtherNodesWouldDo(t *testing.T) {
 			})
 		})
 	}
+}
+
+func onNode(pod *corev1.Pod, node string) *corev1.Pod {
+	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
+			Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node},
+		}}}},
+	}}}
+	return pod
 }
 
 func modelPod(name, model string, limits ...string) *corev1.Pod {

@@ -34,10 +34,6 @@ type Member struct {
 	Refusal string
 	// Nominated is the node in the pod's status, before it is bound.
 	Nominated string
-
-	// Needs and Constraints are set while the pod is not bound.
-	Needs       gang.Resources
-	Constraints *gang.Constraints
 }
 
 // memberOf returns nil if the pod is in no gang.
@@ -74,7 +70,6 @@ func memberOf(pod *corev1.Pod) (*Member, error) {
 		}
 	}
 	m.Nominated = pod.Status.NominatedNodeName
-	m.Needs, m.Constraints = gang.RequestsOf(pod), gang.ConstraintsOf(pod)
 	return m, nil
 }
 
@@ -87,8 +82,7 @@ func sameMember(a, b *Member) bool {
 	return a.Gang == b.Gang && a.Native == b.Native && a.MinCount == b.MinCount && a.Gated == b.Gated &&
 		slices.Equal(a.ForeignGates, b.ForeignGates) && a.Queue == b.Queue && a.Priority == b.Priority &&
 		a.Running == b.Running && a.Ready == b.Ready && a.Succeeded == b.Succeeded &&
-		a.Refusal == b.Refusal && a.Nominated == b.Nominated &&
-		a.Constraints.Key() == b.Constraints.Key() && a.Needs.Equal(b.Needs)
+		a.Refusal == b.Refusal && a.Nominated == b.Nominated
 }
 
 // Usage is what a bound pod, with or without GPUs, requests of its node.

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/gang"
 )
 
 // Pod is a pod that uses GPUs. It is never changed after PodOf made it, so all
@@ -38,6 +39,11 @@ type Pod struct {
 	Request contract.Request
 	Problem string
 	Roles   []contract.ContainerRole
+
+	// Needs and Constraints are what the scheduler goes by besides GPUs, while
+	// the pod is not bound.
+	Needs       gang.Resources
+	Constraints *gang.Constraints
 
 	// Member is nil if the pod is in no gang.
 	Member *Member
@@ -76,6 +82,7 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 		p.Priority = *pod.Spec.Priority
 	}
 	if p.Node == "" {
+		p.Needs, p.Constraints = gang.RequestsOf(pod), gang.ConstraintsOf(pod)
 		p.Nominated = pod.Status.NominatedNodeName
 	}
 	p.Unschedulable = p.Node == "" && unschedulable(&pod.Status)
@@ -228,6 +235,9 @@ func (p *Pod) Demand(container string) (contract.Demand, bool) {
 // of that kind: conditions, restart counts, readiness.
 func (p *Pod) SameDecision(o *Pod) bool {
 	if p.UID != o.UID || p.Node != o.Node || p.Deleting != o.Deleting || p.Ended != o.Ended || p.Unschedulable != o.Unschedulable || p.Nominated != o.Nominated || p.Problem != o.Problem || p.PlanProblem != o.PlanProblem {
+		return false
+	}
+	if p.Constraints.Key() != o.Constraints.Key() || !p.Needs.Equal(o.Needs) {
 		return false
 	}
 	return sameMember(p.Member, o.Member) && sameRequest(p.Request, o.Request) && samePlan(p.Plan, o.Plan) && sameDevices(p.Devices, o.Devices)
