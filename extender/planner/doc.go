@@ -15,11 +15,15 @@
 //     Truth, the second half, say what became of it.
 //  4. Observe tells what the API server says. It always wins.
 //
+// Members of gangs go another way, which gang.go describes: their places are
+// found and held together before the scheduler sees them, Filter only looks up,
+// and Reserve lets them wait for each other.
+//
 // Holds are kept by pod UID and overwritten, never added, so all calls may be
 // repeated.
 //
 // A pod that no node takes is remembered. When shares become free, the pods
-// that now fit are woken, the oldest first and no more than fit: the scheduler
+// that now fit are woken, by priority and age and no more than fit: the scheduler
 // may have seen the cause before we did and been refused.
 //
 // The planner makes no API call and no log line of its own except one per

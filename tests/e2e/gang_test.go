@@ -517,3 +517,39 @@ func labelNode(t *testing.T, node, key, value string) {
 		}
 	})
 }
+
+// TestNextRunWithTheSameLabelIsANewGang is what a CronJob makes: Jobs of other
+// names with one gang label, of which the finished ones stay.
+func TestNextRunWithTheSameLabelIsANewGang(t *testing.T) {
+	ns := optedIn(t)
+	a := arenaOf(0, 1)
+	run := func(name, runFor string) {
+		pod := a.within(MakePod(ns, "template")).Container("main", GPUs("1")).Spec(func(spec *corev1.PodSpec) { spec.RestartPolicy = corev1.RestartPolicyNever }).Obj()
+		template := corev1.PodTemplateSpec{Spec: pod.Spec}
+		template.Labels = map[string]string{contract.GangLabel: "nightly"}
+		template.Annotations = map[string]string{contract.GangMinCountAnnotation: "8", contract.SimRunForAnnotation: runFor}
+		job := batchJob(name, template)
+		job.Spec.Parallelism, job.Spec.Completions = new(int32(8)), new(int32(8))
+		if _, err := client.BatchV1().Jobs(ns).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("first", "1s")
+	eventually(t, "the first run is done", func(ctx context.Context) error {
+		job, err := client.BatchV1().Jobs(ns).Get(ctx, "first", metav1.GetOptions{})
+		if err == nil && job.Status.Succeeded != 8 {
+			err = fmt.Errorf("%d have succeeded", job.Status.Succeeded)
+		}
+		return err
+	})
+	create(t, a.within(MakePod(ns, "filler")).Container("main", GPUs("4")).Obj())
+	waitBoundPods(t, ns, 8+1)
+	bound := watchBindings(t, ns)
+	run("second", "10m")
+	waitReason(t, ns, "nightly", v1alpha1.ReasonNoPlace, "4 places are free")
+	bound.wantRuns(t)
+	if err := client.CoreV1().Pods(ns).Delete(t.Context(), "filler", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	bound.wantRuns(t, "nightly×8")
+}
