@@ -82,7 +82,7 @@ func (d Demand) SharesOn(gpu units.MiB, perGPU units.Shares) units.Shares {
 func (d Demand) GrantOn(gpu GPU, perGPU units.Shares) Grant {
 	s := d.SharesOn(gpu.MemoryMiB, perGPU)
 	mem := d.Memory
-	if mem == 0 {
+	if mem == 0 || d.Whole {
 		mem = units.MemoryForShares(s, gpu.MemoryMiB, perGPU)
 	}
 	return Grant{GPU: gpu.UUID, Shares: s, MemoryMiB: mem}

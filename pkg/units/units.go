@@ -39,8 +39,12 @@ const (
 
 // SharesForMemory returns the fewest shares of a GPU with gpu MiB, cut into
 // perGPU shares, that hold need MiB. At least 1. The result exceeds perGPU
-// when need exceeds gpu. Both gpu and perGPU must be positive.
+// when need exceeds gpu; what no int64 holds is math.MaxInt64. Both gpu and
+// perGPU must be positive.
 func SharesForMemory(need, gpu MiB, perGPU Shares) Shares {
+	if int64(need) > math.MaxInt64/int64(perGPU) {
+		return math.MaxInt64
+	}
 	s := ceilDiv(int64(need)*int64(perGPU), int64(gpu))
 	return Shares(max(s, 1))
 }

@@ -3,6 +3,7 @@ package units_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
 	"strings"
 	"testing"
@@ -154,6 +155,8 @@ func TestSharesForMemory(t *testing.T) {
 		{need: 81920, gpu: 81920, perGPU: 100, want: 100},
 		{need: 81921, gpu: 81920, perGPU: 100, want: 101},
 		{need: units.MaxMemory, gpu: 1, perGPU: units.MaxSharesPerGPU, want: units.Shares(units.MaxMemory) * units.MaxSharesPerGPU},
+		{need: math.MaxInt64, gpu: 1, perGPU: 1, want: math.MaxInt64},
+		{need: math.MaxInt64, gpu: 81920, perGPU: 100, want: math.MaxInt64},
 	}
 	for _, tc := range cases {
 		if got := units.SharesForMemory(tc.need, tc.gpu, tc.perGPU); got != tc.want {
