@@ -11,8 +11,9 @@
 // says of the GPUs. What the planner does not know of, such as volumes, ports
 // and pod affinity, comes back to it in Member.Avoid.
 //
-// Pods without GPUs are no members yet: placement wants nodes whose GPUs it
-// knows.
+// Members without GPUs, such as a launcher, are placed by all of that but the
+// GPUs, after the members with GPUs, and rather on nodes that have none. Their
+// plans have a node and no containers.
 //
 // Members are placed one after the other, each on the node that the policy
 // rates best and there on the GPUs that it chooses, as single pods are. If that

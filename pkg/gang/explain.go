@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/units"
 )
 
@@ -76,7 +75,7 @@ func (p *planner) inDomain(label, value string) []site {
 // ask counts what there is for one shape on sites, and if that is too little,
 // looks for why.
 func (p *planner) ask(s *shape, sites []site) Ask {
-	a := Ask{What: describe(s.request), Count: s.count}
+	a := Ask{What: s.describe(), Count: s.count}
 	places := make([]int, len(sites))
 	for i := range sites {
 		if s.refused[sites[i].id] != "" {
@@ -117,7 +116,7 @@ func (p *planner) after(s *shape, st site, n int) site {
 	if n == 0 {
 		return st
 	}
-	plans := s.packing.Pack(st.gpus, n)
+	plans := s.pack(&st, n)
 	for i := range plans {
 		pod := p.members[s.member(i)].Pod
 		st = st.put(pod, s.needs, plans[i], s.roles)
@@ -138,7 +137,7 @@ func (s *shape) member(i int) int {
 
 // refusal says what keeps one more copy of s off a site, empty if nothing does.
 func refusal(s *shape, st *site) string {
-	if reason := s.packing.Check(st.gpus); reason != "" {
+	if reason := s.check(st); reason != "" {
 		return string(reason)
 	}
 	if ok, lacks := Fits(st.free, s.needs); !ok {
@@ -208,8 +207,13 @@ func (a *Ask) piece(s *shape, st *site) {
 	}
 }
 
-// describe says in words what a pod asks of GPUs.
-func describe(req contract.Request) string {
+// describe says in words what a pod asks of GPUs, or of the node if it uses
+// none.
+func (s *shape) describe() string {
+	if s.plain() {
+		return describePlain(s.needs)
+	}
+	req := s.request
 	parts := make([]string, 0, len(req.Demands))
 	for i := range req.Demands {
 		parts = append(parts, describeDemand(&req.Demands[i]))

@@ -66,8 +66,9 @@ func (p *planner) attempt(sites []site, order []*shape, packed bool) (places []P
 type filling struct {
 	p *planner
 	s *shape
-	// query chooses nodes and GPUs.
-	query *placement.Query
+	// query chooses nodes and GPUs, by policy.
+	query  *placement.Query
+	policy placement.Policy
 	// sites are those of the attempt; before is what the ones that took
 	// somebody were like.
 	sites  []site
@@ -85,9 +86,9 @@ type filling struct {
 }
 
 func newFilling(p *planner, s *shape, sites []site, packed bool) *filling {
-	f := &filling{p: p, s: s, query: s.query, sites: sites, before: map[int]site{}, plans: map[int][]contract.Plan{}, used: map[int]int{}}
+	f := &filling{p: p, s: s, query: s.query, policy: s.policy, sites: sites, before: map[int]site{}, plans: map[int][]contract.Plan{}, used: map[int]int{}}
 	if packed {
-		f.query = s.packing
+		f.query, f.policy = s.packing, placement.Binpack
 	}
 	f.scores, f.fits = make([]int64, len(sites)), make([]bool, len(sites))
 	for i := range sites {
@@ -108,6 +109,10 @@ func (f *filling) rate(i int) {
 		return // it had no room even before others took some
 	}
 	if ok, _ := Fits(st.free, f.s.needs); !ok {
+		return
+	}
+	if f.s.plain() {
+		f.scores[i], f.fits[i] = plainScore(st, f.policy), true
 		return
 	}
 	score, reason := f.query.Score(st.gpus)
@@ -145,7 +150,10 @@ func (f *filling) take(g, i int) {
 	if _, ok := f.before[i]; !ok {
 		f.before[i] = f.sites[i]
 	}
-	plan, _ := f.query.Plan(f.sites[i].gpus) // it fits: rate has said so
+	plan := plainPlan(f.sites[i].node.Name)
+	if !f.s.plain() {
+		plan, _ = f.query.Plan(f.sites[i].gpus) // it fits: rate has said so
+	}
 	members := f.s.groups[g].members
 	pod := f.p.members[members[len(members)-f.left[g]]].Pod
 	f.sites[i] = f.sites[i].put(pod, f.s.needs, plan, f.s.roles)

@@ -24,13 +24,16 @@ type Node struct {
 	// waiting may help. Without it (Pods 0) only GPUs are looked at for that.
 	Allocatable Resources
 	// GPUs are the node's GPUs with all charges, Options.Without included: they
-	// are taken out by Plan. Nil: nothing is known of them and nothing fits.
+	// are taken out by Plan. Nil: nothing is known of them, and only members
+	// that use none fit.
 	GPUs *ledger.NodeView
 }
 
 // Member is a pod of a gang that needs a place.
 type Member struct {
-	Pod     ledger.Pod
+	Pod ledger.Pod
+	// Request is for GPUs. Without Demands the member uses none, and goes where
+	// Needs and Constraints let it.
 	Request contract.Request
 	Policy  placement.Policy
 	// Needs is what the pod requests, one pod included.

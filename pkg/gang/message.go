@@ -15,19 +15,28 @@ func (s *Shortfall) Message() string {
 	if s.Reason == InvalidMember {
 		return fmt.Sprintf("member %s/%s cannot be planned: %s", s.Pod.Namespace, s.Pod.Name, s.Problem)
 	}
+	if len(s.Asks) == 0 { // only package reclaim says so
+		return "there is room, but not within the limits of the queues, and no pods may be evicted that would change that"
+	}
 	var parts []string
 	parts = append(parts, "needs "+s.asks()+s.where())
+	if s.Evicted > 0 {
+		parts = append(parts, "even with "+plural(s.Evicted, "pod", "pods")+" evicted")
+	}
 	switch {
 	case s.Torn:
 		parts = append(parts, "members that run already are in several of these domains, or in none")
-	case s.Reason == NoDomain && s.Nodes == 0 && s.Domain != "":
+	case s.Label != "" && s.Nodes == 0 && s.Domain != "":
 		parts = append(parts, "no node there takes any of them")
-	case s.Reason == NoDomain && s.Nodes == 0:
+	case s.Label != "" && s.Nodes == 0:
 		parts = append(parts, "no node with that label takes any of them")
 	case s.Nodes == 0:
 		parts = append(parts, "the cluster has no nodes")
 	default:
 		parts = append(parts, s.account()...)
+	}
+	if s.Reason == NoVictims {
+		parts = append(parts, "no pods may be evicted that would make room")
 	}
 	return strings.Join(parts, "; ")
 }
@@ -48,7 +57,7 @@ func (s *Shortfall) asks() string {
 // where says which nodes the numbers are about.
 func (s *Shortfall) where() string {
 	switch {
-	case s.Reason != NoDomain:
+	case s.Label == "":
 		return ""
 	case s.Domain == "" || s.Torn:
 		return " in one domain of " + s.Label

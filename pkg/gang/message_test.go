@@ -223,6 +223,32 @@ func TestMessageSaysWhatIsMissing(t *testing.T) {
 			wantReason: gang.NoPlace,
 			want:       "needs 2 × 50 shares; no place is free on 1 node; the largest free piece is 20 shares on node n1; 2 more places are needed; 1 node: the scheduler counts less than 1 cpu free; even an empty cluster has only 1 place: ask for less, start fewer pods or add nodes",
 		},
+		"without GPUs": {
+			world: func(w *world) {
+				w.free("n1", h200, 100).Free = gang.Resources{MilliCPU: 5000, Memory: 64 << 30, Pods: 5}
+				w.nodes = append(w.nodes, &gang.Node{Name: "n2", Free: gang.Resources{MilliCPU: 64000, Memory: 6 << 30, Pods: 5}})
+				w.want(4, ask(), gang.Resources{MilliCPU: 2000, Memory: 4 << 30})
+			},
+			wantReason: gang.NoPlace,
+			want:       "needs 4 × (2 cpu, 4Gi memory); 3 places are free on 2 of 2 nodes; 1 more place is needed; 1 node: the scheduler counts less than 2 cpu free; 1 node: the scheduler counts less than 4Gi memory free",
+		},
+		"without GPUs or anything": {
+			world: func(w *world) {
+				w.nodes = append(w.nodes, &gang.Node{Name: "n1", Allocatable: gang.Resources{Pods: 110}})
+				w.want(1, ask(), gang.Resources{})
+			},
+			wantReason: gang.NoPlace,
+			want:       "needs 1 × a pod that requests nothing; no place is free on 1 node; 1 more place is needed; 1 node: the node takes no further pods",
+		},
+		"with and without GPUs": {
+			world: func(w *world) {
+				w.free("n1", h200, 40).Free = gang.Resources{MilliCPU: 5000, Pods: 5}
+				w.want(1, ask(), gang.Resources{MilliCPU: 500})
+				w.want(2, ask(part(30)), gang.Resources{MilliCPU: 1000})
+			},
+			wantReason: gang.NoPlace,
+			want:       "needs 2 × 30 shares and 1 × 500m cpu; 1 place for 30 shares is free on 1 of 1 node; the largest other free piece is 10 shares on node n1; 1 more place is needed; 1 node: no single GPU has enough free shares",
+		},
 		"malformed": {
 			world: func(w *world) {
 				w.free("n1", h200, 100)

@@ -119,7 +119,7 @@ func (o *oracle) from(k int) bool {
 // allowed says whether a member may be on a node at all.
 func allowed(w *world, m *gang.Member, n *gang.Node) bool {
 	match, _ := m.Constraints.Match(n)
-	return match && !m.Avoid[n.Name] && n.GPUs.SharesPerGPU() == w.opts.Resources.PerGPU
+	return match && !m.Avoid[n.Name] && (len(m.Request.Demands) == 0 || n.GPUs.SharesPerGPU() == w.opts.Resources.PerGPU)
 }
 
 // everyPlan calls try with all plans that give a request GPUs of n, until one

@@ -52,7 +52,8 @@ func orderKey(order []*shape) string {
 // first has the choice, so each puts another kind of difficulty first: big
 // pods, pods for which there is little room, and pods that few nodes take at
 // all; and last the contrary of the first, which helps where a big pod has many
-// ways to go that all but one are in the way of others.
+// ways to go that all but one are in the way of others. Pods without GPUs come
+// last in each, and first only where squeeze finds that they must.
 func (p *planner) orders(sites []site) [][]*shape {
 	if len(p.shapes) == 1 {
 		return [][]*shape{p.shapes}
@@ -73,7 +74,12 @@ func (p *planner) orders(sites []site) [][]*shape {
 	smallFirst := func(a, b *shape) int { return bigFirst(b, a) }
 	var orders [][]*shape
 	for _, compare := range []func(a, b *shape) int{bigFirst, rareFirst, pickyFirst, smallFirst} {
-		orders = append(orders, slices.SortedFunc(slices.Values(p.shapes), compare))
+		orders = append(orders, slices.SortedFunc(slices.Values(p.shapes), func(a, b *shape) int {
+			if a.plain() != b.plain() { // GPUs are what is scarce
+				return cmp.Compare(len(b.request.Demands), len(a.request.Demands))
+			}
+			return compare(a, b)
+		}))
 	}
 	return orders
 }

@@ -146,7 +146,7 @@ func (f *filling) replan(i, k int) bool {
 	f.before[i] = st
 	if k <= len(f.plans[i]) {
 		f.plans[i] = f.plans[i][:k] // each was made on top of those before it
-	} else if f.plans[i] = f.s.packing.Pack(st.gpus, k); f.plans[i] == nil {
+	} else if f.plans[i] = f.s.pack(&st, k); f.plans[i] == nil {
 		return false
 	}
 	// Which of the members is where makes no difference to others.

@@ -83,6 +83,9 @@ type site struct {
 // put returns s with a pod on it.
 func (s site) put(pod ledger.Pod, needs Resources, plan contract.Plan, roles []contract.ContainerRole) site {
 	s.free = s.free.Sub(needs)
+	if len(plan.Containers) == 0 {
+		return s // it uses no GPU
+	}
 	s.gpus = s.gpus.With(ledger.Claim{Pod: pod, Node: s.node.Name, Charges: plan.Charges(roles)})
 	return s
 }
@@ -174,6 +177,9 @@ func (p *planner) matches(c *Constraints) []string {
 // that is one item to package placement it is how many.
 func (s *shape) most(st *site, limit int) int {
 	n, _ := timesFit(st.free, s.needs, limit)
+	if s.plain() {
+		return n
+	}
 	if n == 1 && s.single() { // quicker, and the same
 		if s.packing.Check(st.gpus) != "" {
 			return 0

@@ -80,7 +80,7 @@ func TestPlanPutsMembersWhereSinglePodsWouldGo(t *testing.T) {
 			w.members[i].Avoid = nil
 		}
 		want := oneByOne(w)
-		if want == nil {
+		if want == nil || len(w.members[0].Request.Demands) == 0 {
 			continue
 		}
 		places, shortfall := w.plan()
@@ -161,6 +161,38 @@ func TestPlanLeavesPinnedMembersWhereTheyAre(t *testing.T) {
 	if places, _ := w.plan(); places == nil || places[0].Node != "elsewhere" {
 		t.Errorf("places %v, want the first elsewhere", places)
 	}
+}
+
+func TestPlanPutsMembersWithoutGPUsWhereNoneAre(t *testing.T) {
+	w := newWorld()
+	w.free("gpus", h200, 100).Free = gang.Resources{MilliCPU: 4000, Pods: 9}
+	for _, name := range []string{"big", "small"} {
+		w.nodes = append(w.nodes, &gang.Node{Name: name, Free: gang.Resources{MilliCPU: 2000, Pods: 9}})
+	}
+	w.nodes[1].Free.MilliCPU = 3000
+	w.want(3, ask(), gang.Resources{MilliCPU: 1500})
+	for i := range w.members {
+		w.members[i].Shape = ""
+	}
+	w.members[0].Policy = placement.Spread
+	w.want(1, ask(whole(1)), gang.Resources{MilliCPU: 1000})
+	// One with GPUs first, then two that pack, then one that spreads.
+	wantNodes(t, w, "big", "big", "gpus", "small")
+	places, _ := w.plan()
+	if p := places[1]; p.Plan.Node != p.Node || p.Plan.Version != contract.PlanVersion || len(p.Plan.Containers) > 0 {
+		t.Errorf("plan %+v on %s", p.Plan, p.Node)
+	}
+}
+
+func TestPlanPutsMembersWithoutGPUsFirstWhereOthersWouldTakeTheirRoom(t *testing.T) {
+	// On n1 there is cpu for one of them: the one with the GPU can go to n2.
+	w := newWorld()
+	w.free("n1", h200, 50).Free = gang.Resources{MilliCPU: 1000, Pods: 9}
+	w.free("n2", h200, 100).Free = gang.Resources{MilliCPU: 1000, Pods: 9}
+	w.want(1, ask(part(50)), gang.Resources{MilliCPU: 1000})
+	w.want(1, ask(), gang.Resources{MilliCPU: 1000})
+	w.members[1].Avoid = map[string]bool{"n2": true}
+	wantNodes(t, w, "n1", "n2")
 }
 
 func TestPlanOfNobody(t *testing.T) {

@@ -35,6 +35,7 @@ type shape struct {
 	roles       []contract.ContainerRole
 	needs       Resources
 	constraints *Constraints
+	policy      placement.Policy
 	// query asks by the members' policy, packing by Binpack.
 	query, packing *placement.Query
 	groups         []group
@@ -72,7 +73,7 @@ func shapesOf(members []Member, opts Options) []*shape {
 		}
 		s := byKey[key]
 		if s == nil {
-			s = &shape{id: len(shapes), key: key, request: m.Request, needs: m.Needs, constraints: m.Constraints, searched: map[string]int{}}
+			s = &shape{id: len(shapes), key: key, request: m.Request, needs: m.Needs, constraints: m.Constraints, policy: m.Policy, searched: map[string]int{}}
 			s.query = placement.New(m.Request, placement.Options{Policy: m.Policy, PerGPU: opts.Resources.PerGPU})
 			s.packing = placement.New(m.Request, placement.Options{PerGPU: opts.Resources.PerGPU})
 			s.roles = rolesOf(m.Request)

@@ -16,6 +16,9 @@ const (
 	NoDomain Reason = "NoDomain"
 	// InvalidMember: a member's request cannot be planned at all.
 	InvalidMember Reason = "InvalidMember"
+	// NoVictims: evicting pods might make room, but none may be evicted whose
+	// absence would. Plan never says so; package reclaim does.
+	NoVictims Reason = "NoVictims"
 )
 
 // Shortfall says why Plan found no places.
@@ -27,6 +30,9 @@ type Shortfall struct {
 	// Together is the most members for which places were found at once, of all
 	// shapes, where each shape alone finds enough.
 	Together int
+	// Evicted is how many running pods were counted as gone. Plan leaves it 0;
+	// package reclaim sets it.
+	Evicted int
 	// Nodes is how many nodes were looked at: all, or those of Domain.
 	Nodes int
 	// Label and Domain are set for NoDomain: the topology's label, and the

@@ -150,6 +150,9 @@ func (w *world) randomNode(r *rand.Rand, name string) {
 		delete(n.Labels, zone)
 	}
 	if r.IntN(8) == 0 {
+		n.GPUs = nil
+	}
+	if r.IntN(8) == 0 {
 		n.Taints = []corev1.Taint{{Key: "nvidia.com/gpu", Effect: corev1.TaintEffectNoSchedule}}
 	}
 	if r.IntN(3) == 0 {
@@ -171,7 +174,8 @@ func (w *world) randomMembers(r *rand.Rand, n int, policy placement.Policy) {
 		}
 	}
 	var req contract.Request
-	switch r.IntN(6) {
+	switch r.IntN(7) {
+	case 6: // no GPUs
 	case 0:
 		req = ask(demand(), demand())
 	case 1:

@@ -23,7 +23,8 @@ type Claim struct {
 	Pod  Pod
 	Node string
 	// Charges are the shares per GPU, as contract.Plan.Charges gives them. The
-	// ledger copies the map.
+	// ledger copies the map. A pod that uses no GPU has none: its claim counts
+	// nothing, and needs no inventory of the node.
 	Charges map[contract.GPUUUID]units.Shares
 	// Plan is what Bind writes. The ledger keeps it until the claim is
 	// confirmed and never looks inside; it must not be changed.
@@ -100,8 +101,8 @@ const (
 	GPUFull Refusal = "a planned GPU has no longer enough free shares"
 	// PodAllocated: the pod is bound, so its GPUs are decided.
 	PodAllocated Refusal = "the pod already has its GPUs"
-	// ClaimInvalid: no UID, no charge, or a charge that is not positive.
-	ClaimInvalid Refusal = "the claim charges nothing that can be counted"
+	// ClaimInvalid: no UID, no node, or a charge that is not positive.
+	ClaimInvalid Refusal = "the claim names no pod, no node, or a charge of nothing"
 )
 
 // maxCharge bounds one pod's charge of one GPU, so that sums over any number

@@ -1,7 +1,7 @@
 // Package ledger counts who is charged for which GPU.
 //
 // A GPU is cut into shares. A pod's charge is a number of shares on each of
-// some GPUs of one node. It is held (planned, until it expires) or allocated
+// some GPUs of one node, or of none if the pod is there for its gang only. It is held (planned, until it expires) or allocated
 // (bound, until the pod has ended). The caller computes charges with
 // contract.Plan.Charges; the ledger only adds them up.
 //

@@ -35,7 +35,7 @@ func pod(uid string) ledger.Pod {
 }
 
 func claim(uid, node string, c charges) ledger.Claim {
-	plan := contract.Plan{Version: 1, Node: node, Containers: map[string][]contract.Grant{"main": {}}}
+	plan := contract.Plan{Version: 1, Node: node, Containers: map[string][]contract.Grant{}}
 	for gpu, s := range c {
 		plan.Containers["main"] = append(plan.Containers["main"], contract.Grant{GPU: gpu, Shares: s})
 	}

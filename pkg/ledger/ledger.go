@@ -25,6 +25,10 @@ type Ledger struct {
 	last       *Snapshot
 	changed    map[string]*node
 	setChanged bool
+
+	// moved are the pods of which something has changed since Moved, nil before
+	// that is called for the first time.
+	moved map[types.UID]struct{}
 }
 
 // New returns an empty ledger.
@@ -80,15 +84,17 @@ func (l *Ledger) Hold(c Claim, expires time.Time) Refusal {
 	r := &Record{Pod: c.Pod, Node: c.Node, State: Held, Plan: c.Plan, Expires: expires}
 	r.Planned = l.charges(c.Node, c.Charges)
 	r.Charges = r.Planned
-	if c.Pod.UID == "" || len(r.Charges) == 0 || len(r.Charges) != len(c.Charges) {
+	if c.Pod.UID == "" || c.Node == "" || len(r.Charges) != len(c.Charges) {
 		return ClaimInvalid
 	}
-	n := l.nodes[c.Node]
-	if n == nil || !n.known {
-		return NodeUnknown
-	}
-	if refusal := n.admits(r, before); refusal != "" {
-		return refusal
+	if len(r.Charges) > 0 {
+		n := l.nodes[c.Node]
+		if n == nil || !n.known {
+			return NodeUnknown
+		}
+		if refusal := n.admits(r, before); refusal != "" {
+			return refusal
+		}
 	}
 	l.put(before, r)
 	return ""
@@ -228,6 +234,7 @@ func (l *Ledger) Records() []*Record {
 // put replaces one record of a pod by another; either may be nil.
 func (l *Ledger) put(before, after *Record) {
 	if before != nil {
+		l.move(before.Pod.UID)
 		n := l.node(before.Node)
 		n.remove(before)
 		delete(l.records, before.Pod.UID)
@@ -235,6 +242,7 @@ func (l *Ledger) put(before, after *Record) {
 		l.touch(n)
 	}
 	if after != nil {
+		l.move(after.Pod.UID)
 		n := l.node(after.Node)
 		n.add(after)
 		l.records[after.Pod.UID] = after
@@ -308,8 +316,11 @@ func (l *Ledger) touch(n *node) {
 	l.changed[n.name] = n
 }
 
-// inFlight says that Commit made r and that nothing has confirmed it yet.
-func (r *Record) inFlight() bool { return r.State == Allocated && len(r.Plan.Containers) > 0 }
+// inFlight says that Commit made r and that nothing has confirmed it yet. The
+// plan of a pod without GPUs has no containers, but every plan has a node.
+func (r *Record) inFlight() bool {
+	return r.State == Allocated && (r.Plan.Node != "" || len(r.Plan.Containers) > 0)
+}
 
 // sameCharge says whether both count the same, for the same pod and node.
 func (r *Record) sameCharge(o *Record) bool {

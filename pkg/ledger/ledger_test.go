@@ -27,7 +27,10 @@ func TestHoldRefusesWhatCannotBe(t *testing.T) {
 		"a node without inventory":        {claim: claim("new", "other", charges{"A": 1}), want: ledger.NodeUnknown},
 		"a node of which charges are all": {claim: claim("new", "bare", charges{"X": 1}), want: ledger.NodeUnknown},
 		"a pod that is bound":             {claim: claim("bound", "n", charges{"C": 1}), want: ledger.PodAllocated},
-		"no charge":                       {claim: claim("new", "n", nil), want: ledger.ClaimInvalid},
+		"no GPU":                          {claim: claim("new", "n", nil), want: ""},
+		"no GPU, no inventory either":     {claim: claim("new", "other", nil), want: ""},
+		"no GPU and no node":              {claim: claim("new", "", nil), want: ledger.ClaimInvalid},
+		"no GPU, but bound":               {claim: claim("bound", "n", nil), want: ledger.PodAllocated},
 		"a charge of nothing":             {claim: claim("new", "n", charges{"C": 0}), want: ledger.ClaimInvalid},
 		"a negative charge":               {claim: claim("new", "n", charges{"A": 5, "C": -1}), want: ledger.ClaimInvalid},
 		"no UID":                          {claim: claim("", "n", charges{"C": 1}), want: ledger.ClaimInvalid},
@@ -164,6 +167,40 @@ func TestRollbackMakesACommittedClaimAHoldAgain(t *testing.T) {
 	wantShares(t, l, map[string]ledger.SharesDump{"n/A": {Total: 100, Held: 40, Free: 60}})
 	if got := l.Expire(start.Add(time.Second)); len(got) != 1 {
 		t.Errorf("Expire released %v, want the rolled-back hold", uids(got))
+	}
+}
+
+func TestClaimsWithoutGPUsLiveAsOthersAndCountNothing(t *testing.T) {
+	l := ledger.New()
+	l.SetNode("n", inventory("A"))
+	nothing := map[string]ledger.SharesDump{"n/A": {Total: 100, Free: 100}}
+	for _, node := range []string{"n", "without-gpus"} {
+		mustHold(t, l, claim("a", node, nil))
+		if held := l.Snapshot().Node(node).Claims(); len(held) != 1 || held[0].State != ledger.Held {
+			t.Errorf("claims on %s after Hold: %v", node, held)
+		}
+		if r, ok := l.Commit("a"); !ok || r.Plan.Node != node {
+			t.Errorf("Commit: %v, %t", r, ok)
+		}
+		if !l.Rollback("a", start) {
+			t.Error("Rollback says false")
+		}
+		if got := l.Expire(start); len(got) != 1 || l.Len() != 0 {
+			t.Errorf("Expire released %v", uids(got))
+		}
+		mustHold(t, l, claim("a", node, nil))
+		l.Commit("a")
+		l.Allocate(claim("a", node, nil))
+		if l.Rollback("a", start) {
+			t.Error("Rollback of a confirmed claim says true")
+		}
+		wantShares(t, l, nothing)
+		if _, ok := l.Release("a"); !ok || l.Len() != 0 {
+			t.Error("the claim is not released")
+		}
+	}
+	if l.Snapshot().Node("without-gpus") != nil {
+		t.Error("a node that nothing is known of is still there")
 	}
 }
 

@@ -65,7 +65,7 @@ func (o *oracle) hold(c ledger.Claim, expires time.Time) []ledger.Refusal {
 		return []ledger.Refusal{ledger.PodAllocated}
 	}
 	inv, known := o.nodes[c.Node]
-	if !known {
+	if !known && len(c.Charges) > 0 {
 		return []ledger.Refusal{ledger.NodeUnknown}
 	}
 	var refusals []ledger.Refusal
@@ -218,12 +218,13 @@ var (
 	podNames  = []string{"1", "2", "3", "4", "5", "6", "7", "8"}
 )
 
-func drawCharges(t *rapid.T) charges {
-	return rapid.MapOfN(rapid.SampledFrom(gpuNames), rapid.Map(rapid.IntRange(1, 60), func(n int) units.Shares { return units.Shares(n) }), 1, 3).Draw(t, "charges")
+// drawCharges draws charges of at least so many GPUs.
+func drawCharges(t *rapid.T, least int) charges {
+	return rapid.MapOfN(rapid.SampledFrom(gpuNames), rapid.Map(rapid.IntRange(1, 60), func(n int) units.Shares { return units.Shares(n) }), least, 3).Draw(t, "charges")
 }
 
 func drawClaim(t *rapid.T) ledger.Claim {
-	return claim(rapid.SampledFrom(podNames).Draw(t, "pod"), rapid.SampledFrom(nodeNames).Draw(t, "node"), drawCharges(t))
+	return claim(rapid.SampledFrom(podNames).Draw(t, "pod"), rapid.SampledFrom(nodeNames).Draw(t, "node"), drawCharges(t, 0))
 }
 
 func drawInventory(t *rapid.T) contract.Inventory {
@@ -293,7 +294,7 @@ func run(t *rapid.T) (*ledger.Ledger, *oracle) {
 			}
 			if got {
 				c.held, c.expires = false, time.Time{}
-				if len(r.Plan.Containers) == 0 || r.Plan.Node != c.node {
+				if (len(r.Plan.Containers) > 0) != (len(c.planned) > 0) || r.Plan.Node != c.node {
 					t.Fatalf("Commit gives plan %+v", r.Plan)
 				}
 			}
@@ -307,7 +308,7 @@ func run(t *rapid.T) (*ledger.Ledger, *oracle) {
 				c.held, c.expires = true, now.Add(time.Second)
 			}
 		case "adopt":
-			c, given := o.claims[uid], drawCharges(t)
+			c, given := o.claims[uid], drawCharges(t, 1)
 			got := l.Adopt(uid, given)
 			if want := c != nil && !c.held && !maps.Equal(c.counts(), given); got != want {
 				t.Fatalf("Adopt says %v, want %v", got, want)
