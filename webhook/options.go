@@ -56,12 +56,17 @@ type Options struct {
 	MetricsBindAddress string
 	HealthBindAddress  string
 
-	// DefaultQueue is for GPU pods whose namespace names no queue.
+	// DefaultQueue is for pods whose namespace names no queue. If there is no
+	// Queue of that name it is one without limits, which holds nobody back.
 	DefaultQueue string
 	// GangGate puts the scheduling gate contract.AdmissionGate on members of
 	// gangs. Without it they are pending pods that the extender refuses until
 	// their gang has places, which keeps kube-scheduler busy.
-	GangGate  bool
+	GangGate bool
+	// QueueGate puts the same gate on single pods where their Queue wants it.
+	// Without it those with GPUs are pending pods that the extender refuses until
+	// their queue admits them, and queues have no say about those without.
+	QueueGate bool
 	Resources contract.Resources
 }
 
@@ -79,6 +84,7 @@ func DefaultOptions() *Options {
 		HealthBindAddress:    "127.0.0.1:8082",
 		DefaultQueue:         "default",
 		GangGate:             true,
+		QueueGate:            true,
 		Resources:            contract.DefaultResources(),
 	}
 }
@@ -97,8 +103,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.WebhookConfiguration, "webhook-configuration", o.WebhookConfiguration, "name of the MutatingWebhookConfiguration and of the ValidatingWebhookConfiguration that get the self-signed CA")
 	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", o.MetricsBindAddress, "HOST:PORT to serve /metrics on, plain HTTP; 0: none")
 	fs.StringVar(&o.HealthBindAddress, "health-bind-address", o.HealthBindAddress, "HOST:PORT to serve /healthz and /readyz on, plain HTTP; 0: none")
-	fs.StringVar(&o.DefaultQueue, "default-queue", o.DefaultQueue, "queue of GPU pods when neither they nor their namespace name one")
+	fs.StringVar(&o.DefaultQueue, "default-queue", o.DefaultQueue, "queue of pods when neither they nor their owner nor their namespace name one; without a Queue of that name it is open to all")
 	fs.BoolVar(&o.GangGate, "gang-gate", o.GangGate, "put the scheduling gate "+contract.AdmissionGate+" on members of gangs, which the extender lifts when it has places for the whole gang; false: they wait as pending pods")
+	fs.BoolVar(&o.QueueGate, "queue-gate", o.QueueGate, "put the scheduling gate "+contract.AdmissionGate+" on single pods as their Queue wants it (spec.admission, status.open), which the extender lifts when it admits them; false: those that use GPUs wait as pending pods, and queues do not hold the others")
 	fs.StringVar((*string)(&o.Resources.Share), "share-resource", string(o.Resources.Share), "resource that counts shares of GPUs")
 	fs.StringVar((*string)(&o.Resources.GPU), "gpu-resource", string(o.Resources.GPU), "resource that counts whole GPUs")
 	fs.Int64Var((*int64)(&o.Resources.PerGPU), "shares-per-gpu", int64(o.Resources.PerGPU), "shares that one GPU is cut into; the same for all of Tranche's programs")

@@ -68,6 +68,16 @@ const (
 	VisibleDevicesVoid = "void"
 )
 
+// MemberResource is an extended resource of which members of gangs that use no GPU
+// ask for 0, so that kube-scheduler sends them to the extender: it does so for any
+// pod that names a resource which the extender manages, whatever the amount. No
+// node offers it and no device plugin registers it, so that scheduler and kubelet
+// pass over the 0. They would not do so with 0 of Resources.Share: a kubelet looks
+// whether a known plugin is there and healthy before it looks at the amount
+// (devicesToAllocate, as of 1.37), and would fail the pod on a node whose plugin
+// is away.
+const MemberResource corev1.ResourceName = Prefix + "member"
+
 // GPUTaint is the taint that GPU nodes conventionally carry.
 const GPUTaint = "nvidia.com/gpu"
 

@@ -120,18 +120,6 @@ func (r Request) AllowsModel(model string) bool {
 	return len(r.Models) == 0 || slices.Contains(r.Models, model)
 }
 
-// UsesGPU says whether any container has one of the two resources in its
-// requests or limits, whatever the value: exactly the pods that kube-scheduler
-// sends to an extender which manages these resources.
-func UsesGPU(spec *corev1.PodSpec, res Resources) bool {
-	uses := func(cs []corev1.Container) bool {
-		return slices.ContainsFunc(cs, func(c corev1.Container) bool {
-			return mentions(&c, res.Share) || mentions(&c, res.GPU)
-		})
-	}
-	return uses(spec.Containers) || uses(spec.InitContainers)
-}
-
 // ErrRequest is wrapped by every error of ParsePod.
 var ErrRequest = errors.New("GPU request")
 
@@ -210,13 +198,6 @@ func (p *parser) containers(pod *corev1.Pod) {
 			p.demands[c.Name] = &Demand{ContainerRole: role, Count: int(gpus), Whole: true, Shares: p.res.PerGPU}
 		}
 	}
-}
-
-// mentions says whether the container has the resource, whatever the value.
-func mentions(c *corev1.Container, name corev1.ResourceName) bool {
-	_, limited := c.Resources.Limits[name]
-	_, requested := c.Resources.Requests[name]
-	return limited || requested
 }
 
 // maxGPUsPerContainer bounds what one container may ask for; no machine has

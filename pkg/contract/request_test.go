@@ -97,6 +97,7 @@ var accepted = map[string]struct {
 	want contract.Request
 }{
 	"no GPU":                               {pod: pod("a cpu=1"), want: contract.Request{}},
+	"no GPU, but in a gang":                {pod: pod("a tranche.dev/member=0 request:tranche.dev/member=0"), want: contract.Request{}},
 	"shares":                               {pod: pod("a nvidia.com/gpu-share=50"), want: demands(shares("a", 50))},
 	"all shares of a GPU":                  {pod: pod("a nvidia.com/gpu-share=100"), want: demands(shares("a", 100))},
 	"shares under requests and limits":     {pod: pod("a nvidia.com/gpu-share=50 request:nvidia.com/gpu-share=50"), want: demands(shares("a", 50))},
@@ -427,29 +428,6 @@ func TestParsePodUsesTheConfiguredResources(t *testing.T) {
 	}
 	if _, err := contract.ParsePod(pod("a example.com/slice=11"), res); err == nil || !strings.Contains(err.Error(), "one GPU has 10") {
 		t.Errorf("11 of 10 shares: %v", err)
-	}
-}
-
-func TestUsesGPUIsWhatKubeSchedulerSendsToAnExtender(t *testing.T) {
-	cases := map[string]struct {
-		pod  *corev1.Pod
-		want bool
-	}{
-		"nothing":                 {pod("a cpu=1"), false},
-		"another GPU":             {pod("a amd.com/gpu=1"), false},
-		"annotation only":         {pod("a", "tranche.dev/gpu-fraction=0.5"), false},
-		"shares":                  {pod("a nvidia.com/gpu-share=1"), true},
-		"GPUs":                    {pod("a", "b nvidia.com/gpu=1"), true},
-		"zero":                    {pod("a nvidia.com/gpu=0"), true},
-		"under requests":          {pod("a request:nvidia.com/gpu=1"), true},
-		"only an init container":  {pod("init:i nvidia.com/gpu-share=1", "a"), true},
-		"only a sidecar":          {pod("sidecar:s nvidia.com/gpu-share=1", "a"), true},
-		"a resource that is like": {pod("a nvidia.com/gpu-shared=1"), false},
-	}
-	for name, tc := range cases {
-		if got := contract.UsesGPU(&tc.pod.Spec, contract.DefaultResources()); got != tc.want {
-			t.Errorf("%s: %v, want %v", name, got, tc.want)
-		}
 	}
 }
 

@@ -153,20 +153,3 @@ var hide = corev1.EnvVar{Name: contract.VisibleDevicesEnv, Value: contract.Visib
 func HidesGPUs(env []corev1.EnvVar) bool {
 	return slices.Contains(env, hide)
 }
-
-// setQueue makes the pod's queue visible on the pod: its own, else its owner's,
-// which inherit has copied, else its namespace's, else the configured default.
-func (r *review) setQueue() {
-	if r.pod.Labels[contract.QueueLabel] != "" {
-		return
-	}
-	queue := r.in.Namespace.Queue
-	if queue == "" {
-		queue = r.in.Defaults.Queue
-	}
-	pod := r.edit()
-	if pod.Labels == nil {
-		pod.Labels = map[string]string{}
-	}
-	pod.Labels[contract.QueueLabel] = queue
-}

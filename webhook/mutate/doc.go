@@ -11,4 +11,8 @@
 // to say. This package adds what can only be judged, or must be changed, on the
 // way in: what the user may not write at all, and what the cluster lacks. The
 // same goes for gangs and contract.GangOf.
+//
+// Of queues it decides only which one a pod is in, and whether the pod waits for
+// the extender, as the Queue object says. Who gets what, and when, is for the
+// extender alone: admission sees one pod at a time, and never the whole.
 package mutate

@@ -28,16 +28,15 @@ func (o *Owner) GetLabels() map[string]string { return o.Labels }
 // GetAnnotations returns Annotations.
 func (o *Owner) GetAnnotations() map[string]string { return o.Annotations }
 
-// WantsOwner says whether a decision about pod depends on its owner: only for
-// pods that use GPUs, and only if they do not name their gang themselves, so
-// that neither a pod without GPUs nor one that is decided about for the second
-// time costs a read.
+// WantsOwner says whether a decision about pod depends on its owner: unless it
+// names gang and queue itself, as every member does that is decided about for
+// the second time, or is outside of both.
 func WantsOwner(pod *corev1.Pod, res contract.Resources) bool {
-	if _, labelled := pod.Labels[contract.GangLabel]; labelled {
+	if _, labelled := pod.Labels[contract.GangLabel]; labelled && pod.Labels[contract.QueueLabel] != "" {
 		return false
 	}
 	request, err := contract.ParsePod(pod, res)
-	return err == nil && len(request.Demands) > 0
+	return err == nil && (len(request.Demands) > 0 || outside(pod) == "")
 }
 
 // inherit writes on the pod what its owner declares for all of its pods, where
@@ -45,7 +44,7 @@ func WantsOwner(pod *corev1.Pod, res contract.Resources) bool {
 // the owner's gang is for checkGang to say.
 func (r *review) inherit() {
 	owner := r.in.Owner
-	if owner == nil || len(r.request.Demands) == 0 {
+	if owner == nil || r.unclear || r.outside() != "" {
 		return
 	}
 	name, _, err := contract.ParseGang(owner)
@@ -69,22 +68,20 @@ func setKey(to *map[string]string, key, value string) {
 	(*to)[key] = value
 }
 
-// checkGang reads which gang the pod is in. On pods without GPUs the
+// checkGang reads which gang the pod is in. On pods outside of gangs the
 // declaration has no effect, which is a hint and no refusal.
 func (r *review) checkGang() {
-	if len(r.request.Demands) == 0 && !r.unclear {
+	if r.outside() != "" {
 		return
 	}
 	if owner := r.in.Owner; owner != nil {
 		if _, _, err := contract.ParseGang(owner); err != nil {
-			r.gangUnclear = true
 			r.refusals = append(r.refusals, RefuseGang("in "+owner.Kind+" "+owner.Name+", which makes the pod, ", err))
 			return // what it should have given to the pod is missing there
 		}
 	}
 	name, _, _, err := contract.GangOf(r.pod)
 	if err != nil {
-		r.gangUnclear = true
 		r.refusals = append(r.refusals, RefuseGang("", err))
 		return
 	}
@@ -97,20 +94,39 @@ func RefuseGang(where string, err error) Refusal {
 	return Refuse(ReasonGang, "%s%s", where, strings.TrimPrefix(err.Error(), contract.ErrGang.Error()+": "))
 }
 
-// checkGate refuses the gate on pods that are no members: nobody would ever lift
+// checkMember refuses to ask for more than 0 of a resource that no node has: the
+// pod would never be scheduled.
+func (r *review) checkMember() {
+	for _, c := range containers(&r.pod.Spec) {
+		for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
+			if q, ok := list[contract.MemberResource]; ok && !q.IsZero() {
+				r.refuse(ReasonRequest,
+					"container %s asks for %s: %s, of which no node has any; write 0, or leave it out: Tranche adds it to members of gangs that use no GPU",
+					c.Name, contract.MemberResource, q.String())
+				break // once for limit and request
+			}
+		}
+	}
+}
+
+// setMember lets a member without GPUs come to the extender, which binds it
+// together with the others; see contract.MemberResource.
+func (r *review) setMember() {
+	if r.gang == "" || len(r.pod.Spec.Containers) == 0 || contract.InterestsExtender(&r.pod.Spec, r.in.Defaults.Resources) {
+		return
+	}
+	setResource(&r.edit().Spec.Containers[0].Resources, contract.MemberResource, 0)
+}
+
+// checkGate refuses the gate on pods that are in no queue: nobody would ever lift
 // it. Removed without a word, it would let a pod start that somebody meant to
 // hold back.
 func (r *review) checkGate() {
-	if r.gang != "" || r.unclear || r.gangUnclear || !gated(r.in.Pod) {
-		return
+	if because := r.outside(); because != "" && gated(r.in.Pod) {
+		r.refuse(ReasonGate,
+			"the pod has the scheduling gate %s but uses no GPU and %s, so that it is in no queue and nobody would ever lift the gate; remove it, and to hold the pod back yourself use a gate of your own name",
+			contract.AdmissionGate, because)
 	}
-	because := "is in no gang"
-	if len(r.request.Demands) == 0 {
-		because = "uses no GPU"
-	}
-	r.refuse(ReasonGate,
-		"the pod has the scheduling gate %s but %s, so that nobody would ever lift it; remove the gate, which Tranche adds where it is needed, or name a gang with the label %s on a pod that uses GPUs, and to hold the pod back yourself use a gate of your own name",
-		contract.AdmissionGate, because, contract.GangLabel)
 }
 
 func gated(pod *corev1.Pod) bool {
@@ -119,18 +135,32 @@ func gated(pod *corev1.Pod) bool {
 
 var gate = corev1.PodSchedulingGate{Name: contract.AdmissionGate}
 
-// setGate holds a member back until the extender has places for its whole gang.
-// A gate is put on pods only as they are created: the API server takes no other.
+// setGate holds a pod back until the extender admits it: a member of a gang until
+// there are places for all of it, a single pod until its queue lets it in. A gate
+// is put on pods only as they are created: the API server takes no other. Nor is
+// one taken away that is there, which may be ours from a moment ago, when the
+// queue was not open yet: the extender lifts it.
 func (r *review) setGate() {
-	if r.in.Defaults.GangGate && r.gang != "" && !gated(r.pod) {
-		spec := &r.edit().Spec
-		spec.SchedulingGates = append(spec.SchedulingGates, gate)
+	if gated(r.pod) || !r.held() {
+		return
 	}
+	spec := &r.edit().Spec
+	spec.SchedulingGates = append(spec.SchedulingGates, gate)
+}
+
+// held says whether the pod must wait for the extender.
+func (r *review) held() bool {
+	if r.gang != "" {
+		return r.in.Defaults.GangGate
+	}
+	return r.in.Defaults.QueueGate &&
+		r.in.Queues.holds(r.pod.Labels[contract.QueueLabel], r.in.Defaults.Queue, len(r.request.Demands) > 0)
 }
 
 // hintIdleGang finds pods that name a gang and cannot be members.
 func (r *review) hintIdleGang() {
-	if len(r.request.Demands) > 0 || r.unclear {
+	because := r.outside()
+	if because == "" {
 		return
 	}
 	key := "label " + contract.GangLabel
@@ -140,7 +170,7 @@ func (r *review) hintIdleGang() {
 		}
 		key = "annotation " + contract.GangMinCountAnnotation
 	}
-	r.hint("%s has no effect: only pods that use GPUs are members of gangs, and no container of this one asks for a GPU", key)
+	r.hint("%s has no effect: the pod uses no GPU and %s, and such pods are in no gang", key, because)
 }
 
 // hintUnreadOwner tells that the pod may miss something: it is created all the

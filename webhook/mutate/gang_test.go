@@ -96,6 +96,12 @@ func TestPodIsMadeAMemberOfItsGang(t *testing.T) {
 			wantLabels: keys{"tranche.dev/queue": "default", "tranche.dev/gang": "g"},
 			wantGates:  []string{"tranche.dev/admission"},
 		},
+		"its own gang, but its owner's queue": {
+			metadata:   `{labels: {tranche.dev/gang: mine}}`,
+			owner:      job(keys{"tranche.dev/gang": "g", "tranche.dev/queue": "q"}, keys{"tranche.dev/gang-min-count": "8"}),
+			wantLabels: keys{"tranche.dev/queue": "q", "tranche.dev/gang": "mine"},
+			wantGates:  []string{"tranche.dev/admission"},
+		},
 		"its owner's queue alone": {
 			owner:      job(keys{"tranche.dev/queue": "q"}, nil),
 			wantLabels: keys{"tranche.dev/queue": "q"},
@@ -171,8 +177,9 @@ func TestPodRefusesGangsThatCannotBe(t *testing.T) {
 		gpu     = "\nspec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: '1'}, requests: {nvidia.com/gpu: '1'}}}]"
 		cpu     = "\nspec: {containers: [{name: main}]"
 		gate    = ", schedulingGates: [{name: tranche.dev/admission}]"
-		idle    = "only pods that use GPUs are members of gangs, and no container of this one asks for a GPU"
-		liftOff = "so that nobody would ever lift it; remove the gate, which Tranche adds where it is needed, or name a gang with the label tranche.dev/gang on a pod that uses GPUs, and to hold the pod back yourself use a gate of your own name"
+		daemon  = "ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: u, controller: true}]"
+		idle    = " has no effect: the pod uses no GPU and is made by a DaemonSet, and such pods are in no gang"
+		liftOff = ", so that it is in no queue and nobody would ever lift the gate; remove it, and to hold the pod back yourself use a gate of your own name"
 	)
 	cases := map[string]struct {
 		pod   string
@@ -205,22 +212,27 @@ func TestPodRefusesGangsThatCannotBe(t *testing.T) {
 			owner: job(nil, keys{"tranche.dev/gang-min-count": "4"}),
 			want:  []string{"gang: in Job train, which makes the pod, annotation tranche.dev/gang-min-count says how large a gang is, but no label names the gang; add the label tranche.dev/gang with a name that all members have, or remove the annotation"},
 		},
-		"the gate without a gang": {
-			pod:  "metadata: {}" + gpu + gate + "}",
-			want: []string{"gate: the pod has the scheduling gate tranche.dev/admission but is in no gang, " + liftOff},
+		"the gate on a pod without GPU that a DaemonSet makes": {
+			pod:          "metadata: {labels: {tranche.dev/gang: g}, " + daemon + "}" + cpu + gate + "}",
+			want:         []string{"gate: the pod has the scheduling gate tranche.dev/admission but uses no GPU and is made by a DaemonSet" + liftOff},
+			wantWarnings: []string{"label tranche.dev/gang" + idle},
 		},
-		"the gate on a pod without GPU": {
-			pod:          "metadata: {labels: {tranche.dev/gang: g}}" + cpu + gate + "}",
-			want:         []string{"gate: the pod has the scheduling gate tranche.dev/admission but uses no GPU, " + liftOff},
-			wantWarnings: []string{"label tranche.dev/gang has no effect: " + idle},
+		"the gate on a pod without GPU that names its node": {
+			pod:  "metadata: {}" + cpu + gate + ", nodeName: n}",
+			want: []string{"gate: the pod has the scheduling gate tranche.dev/admission but uses no GPU and names its node" + liftOff},
 		},
-		"a gang of a pod without GPU": {
-			pod:          `metadata: {labels: {tranche.dev/gang: Bad}, annotations: {tranche.dev/gang-min-count: "x"}}` + cpu + "}",
-			wantWarnings: []string{"label tranche.dev/gang has no effect: " + idle},
+		"a gang of a pod without GPU that a DaemonSet makes": {
+			pod:          `metadata: {labels: {tranche.dev/gang: Bad}, annotations: {tranche.dev/gang-min-count: "x"}, ` + daemon + "}" + cpu + "}",
+			owner:        job(keys{"tranche.dev/gang": "g", "tranche.dev/queue": "q"}, nil),
+			wantWarnings: []string{"label tranche.dev/gang" + idle},
 		},
-		"a size of a pod without GPU": {
-			pod:          `metadata: {annotations: {tranche.dev/gang-min-count: "x"}}` + cpu + "}",
-			wantWarnings: []string{"annotation tranche.dev/gang-min-count has no effect: " + idle},
+		"a size of a pod without GPU that a DaemonSet makes": {
+			pod:          `metadata: {annotations: {tranche.dev/gang-min-count: "x"}, ` + daemon + "}" + cpu + "}",
+			wantWarnings: []string{"annotation tranche.dev/gang-min-count" + idle},
+		},
+		"a bad size of a pod without GPU": {
+			pod:  `metadata: {labels: {tranche.dev/gang: g}, annotations: {tranche.dev/gang-min-count: "x"}}` + cpu + "}",
+			want: []string{`gang: annotation tranche.dev/gang-min-count is "x"; write a whole number from 1 to 100000, such as "4"`},
 		},
 		"a node of the pod's own": {
 			pod:  "metadata: {labels: {tranche.dev/gang: g}}" + gpu + ", nodeName: n}",
@@ -261,8 +273,11 @@ func TestOwnersAreWantedOnlyWhereTheyMatter(t *testing.T) {
 		"a GPU":                 {`spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: "1"}}}]}`, true},
 		"a fraction":            {"metadata: {annotations: {tranche.dev/gpu-fraction: '0.5'}}\nspec: {containers: [{name: main}]}", true},
 		"a queue of its own":    {"metadata: {labels: {tranche.dev/queue: q}, annotations: {tranche.dev/gpu-fraction: '0.5'}}\nspec: {containers: [{name: main}]}", true},
-		"no GPU":                {"spec: {containers: [{name: main}]}", false},
-		"a gang of its own":     {"metadata: {labels: {tranche.dev/gang: g}, annotations: {tranche.dev/gpu-fraction: '0.5'}}\nspec: {containers: [{name: main}]}", false},
+		"no GPU":                {"spec: {containers: [{name: main}]}", true},
+		"no GPU, in its place":  {"spec: {nodeName: n, containers: [{name: main}]}", false},
+		"no GPU, on every node": {"metadata: {ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, controller: true}]}\nspec: {containers: [{name: main}]}", false},
+		"a gang of its own":     {"metadata: {labels: {tranche.dev/gang: g}, annotations: {tranche.dev/gpu-fraction: '0.5'}}\nspec: {containers: [{name: main}]}", true},
+		"all of its own":        {"metadata: {labels: {tranche.dev/gang: g, tranche.dev/queue: q}, annotations: {tranche.dev/gpu-fraction: '0.5'}}\nspec: {containers: [{name: main}]}", false},
 		"a pod that is refused": {"metadata: {annotations: {tranche.dev/gpu-fraction: x}}\nspec: {containers: [{name: main}]}", false},
 	}
 	for name, tc := range cases {

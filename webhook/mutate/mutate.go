@@ -16,8 +16,10 @@ type Input struct {
 	Namespace Namespace
 	// Owner is the object that controls the pod. Nil: there is none, or
 	// WantsOwner says that it does not matter.
-	Owner    *Owner
-	Fleet    Fleet
+	Owner *Owner
+	Fleet Fleet
+	// Queues is read only.
+	Queues   Queues
 	Defaults Defaults
 }
 
@@ -61,8 +63,9 @@ type Defaults struct {
 	Resources contract.Resources
 	// Queue is for pods whose namespace names none.
 	Queue string
-	// GangGate holds the members of gangs back until the extender admits them.
-	GangGate bool
+	// GangGate holds the members of gangs back until the extender admits them,
+	// QueueGate single pods where their queue wants it.
+	GangGate, QueueGate bool
 }
 
 // Outcome is a decision.
@@ -85,11 +88,9 @@ type review struct {
 	// said.
 	request contract.Request
 	unclear bool
-	// gang names the pod's gang; empty if it is in none or, with gangUnclear set,
-	// if that cannot be said.
-	gang        string
-	gangUnclear bool
-	// gpu names the containers that mention a GPU in any way.
+	// gang names the pod's gang; empty if it is in none, or if that cannot be said.
+	gang string
+	// gpu names the containers that ask for a GPU in any way.
 	gpu      map[string]bool
 	refusals []Refusal
 	warnings []string
@@ -104,15 +105,26 @@ var checks = []func(*review){
 	(*review).checkNodeName,       // past the scheduler nobody picks a GPU
 	(*review).checkMemory,         // more than any GPU of the cluster has
 	(*review).checkGang,           // a gang that cannot be
+	(*review).checkMember,         // what no node has
 	(*review).checkGate,           // a gate that nobody would lift
 }
 
-// changes make a pod that uses GPUs ready for scheduler and kubelet. Each does
-// nothing where its work is already done.
-var changes = []func(*review){
+// gpuChanges make a pod that uses GPUs ready for scheduler and kubelet. These
+// and the following do nothing where their work is already done.
+var gpuChanges = []func(*review){
 	(*review).setLimits,
 	(*review).setToleration,
 	(*review).hideGPUs,
+}
+
+// plainChanges are for pods that use none.
+var plainChanges = []func(*review){
+	(*review).hideFromEnvFrom,
+	(*review).setMember,
+}
+
+// queueChanges put a pod into its queue.
+var queueChanges = []func(*review){
 	(*review).setQueue,
 	(*review).setGate,
 }
@@ -144,13 +156,17 @@ func Pod(in Input) Outcome {
 	if len(r.refusals) > 0 {
 		return Outcome{Pod: in.Pod, Refusals: r.refusals, Warnings: r.warnings}
 	}
-	// A pod without GPUs must cost nothing: not even its queue label is set.
+	kind := gpuChanges
 	if len(r.request.Demands) == 0 {
-		r.hideFromEnvFrom()
-		return Outcome{Pod: r.pod, Warnings: r.warnings}
+		kind = plainChanges
 	}
-	for _, change := range changes {
+	for _, change := range kind {
 		change(r)
+	}
+	if r.outside() == "" {
+		for _, change := range queueChanges {
+			change(r)
+		}
 	}
 	return Outcome{Pod: r.pod, Warnings: r.warnings}
 }
@@ -169,7 +185,7 @@ func (r *review) parse() {
 	res := r.in.Defaults.Resources
 	r.gpu = map[string]bool{}
 	for _, c := range containers(&r.pod.Spec) {
-		if mentions(c, res.Share) || mentions(c, res.GPU) {
+		if contract.AsksGPU(c, res) {
 			r.gpu[c.Name] = true
 		}
 	}
@@ -202,10 +218,4 @@ func containers(spec *corev1.PodSpec) []*corev1.Container {
 func container(spec *corev1.PodSpec, name string) *corev1.Container {
 	all := containers(spec)
 	return all[slices.IndexFunc(all, func(c *corev1.Container) bool { return c.Name == name })]
-}
-
-func mentions(c *corev1.Container, name corev1.ResourceName) bool {
-	_, limited := c.Resources.Limits[name]
-	_, requested := c.Resources.Requests[name]
-	return limited || requested
 }

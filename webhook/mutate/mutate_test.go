@@ -39,9 +39,14 @@ func TestPodTranslatesForSchedulerAndKubelet(t *testing.T) {
 		want         string
 		wantWarnings []string
 	}{
-		"a pod without GPUs is left alone": {
+		"a pod without GPUs gets its queue and nothing else, whatever the namespace's fraction": {
 			namespace: mutate.Namespace{Queue: "team", DefaultFraction: "0.5"},
 			pod: `
+spec:
+  containers:
+  - {name: main, resources: {limits: {cpu: "1"}}}`,
+			want: `
+metadata: {labels: {tranche.dev/queue: team}}
 spec:
   containers:
   - {name: main, resources: {limits: {cpu: "1"}}}`,

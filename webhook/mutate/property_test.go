@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
@@ -12,8 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/units"
 	"github.com/tranche-dev/tranche/webhook/mutate"
@@ -80,7 +83,7 @@ func pods() *rapid.Generator[*corev1.Pod] {
 		if rapid.Bool().Draw(t, "has label") {
 			pod.Labels = map[string]string{"app": "x"}
 			if rapid.Bool().Draw(t, "has queue") {
-				pod.Labels[contract.QueueLabel] = "mine"
+				pod.Labels[contract.QueueLabel] = rapid.SampledFrom(append(slices.Sorted(maps.Keys(company)), "unknown", "")).Draw(t, "queue")
 			}
 			if rapid.Bool().Draw(t, "has gang") {
 				pod.Labels[contract.GangLabel] = drawn("Bad", "gang").Draw(t, "gang")
@@ -98,6 +101,13 @@ func pods() *rapid.Generator[*corev1.Pod] {
 		if rarely.Draw(t, "has group") == 0 {
 			pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("native")}
 		}
+		if rarely.Draw(t, "has owner") == 0 {
+			kind := rapid.SampledFrom([]string{"DaemonSet", "ReplicaSet"}).Draw(t, "owner's kind")
+			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "o", Controller: new(true)}}
+		}
+		if rarely.Draw(t, "has node") == 0 && len(pod.Spec.SchedulingGates) == 0 {
+			pod.Spec.NodeName = "n"
+		}
 		return pod
 	})
 }
@@ -108,16 +118,17 @@ func drawContainer(t *rapid.T, name string) corev1.Container {
 		{Name: "A", Value: "b"}, {Name: "B", Value: "all"}, {Name: "NVIDIA_VISIBLE_DEVICES", Value: "void"},
 	}), 0, 2).Draw(t, "env")
 	amounts := map[corev1.ResourceName]*rapid.Generator[string]{
-		"nvidia.com/gpu-share": rapid.SampledFrom([]string{"1", "50", "100", "60", "30", "20", "101"}),
+		"nvidia.com/gpu-share": rapid.SampledFrom([]string{"1", "50", "100", "60", "30", "20", "101", "0"}),
 		"nvidia.com/gpu":       rapid.SampledFrom([]string{"1", "1", "2"}),
+		"tranche.dev/member":   rapid.SampledFrom([]string{"0", "0", "0", "0", "0", "0", "0", "0", "0", "1"}),
 		"cpu":                  rapid.Just("500m"),
 	}
 	asks := false
-	for _, name := range []corev1.ResourceName{"cpu", "nvidia.com/gpu-share", "nvidia.com/gpu"} {
+	for _, name := range []corev1.ResourceName{"cpu", "tranche.dev/member", "nvidia.com/gpu-share", "nvidia.com/gpu"} {
 		if asks || rapid.IntRange(0, 2).Draw(t, "has "+string(name)) != 0 {
 			continue
 		}
-		asks = name != "cpu" && rapid.IntRange(0, 9).Draw(t, "may ask for both") != 9
+		asks = strings.HasPrefix(string(name), "nvidia.com/") && rapid.IntRange(0, 9).Draw(t, "may ask for both") != 9
 		q := resource.MustParse(amounts[name].Draw(t, string(name)))
 		if c.Resources.Limits == nil {
 			c.Resources.Limits = corev1.ResourceList{}
@@ -139,12 +150,13 @@ func inputs() *rapid.Generator[mutate.Input] {
 			Pod: pods().Draw(t, "pod"),
 			Namespace: mutate.Namespace{
 				Name:            "team",
-				Queue:           rapid.SampledFrom([]string{"", "team"}).Draw(t, "namespace queue"),
+				Queue:           rapid.SampledFrom([]string{"", "open", "busy", "below-cores"}).Draw(t, "namespace queue"),
 				DefaultFraction: rapid.SampledFrom([]string{"", "", "0.5", "0.3", "x"}).Draw(t, "namespace fraction"),
 			},
 			Owner:    drawOwner(t),
 			Fleet:    rapid.SampledFrom([]mutate.Fleet{mixed, {}}).Draw(t, "fleet"),
-			Defaults: rapid.SampledFrom([]mutate.Defaults{gatedDefaults, gatedDefaults, defaults}).Draw(t, "defaults"),
+			Queues:   rapid.SampledFrom([]mutate.Queues{company, company, {}, nil}).Draw(t, "queues"),
+			Defaults: rapid.SampledFrom([]mutate.Defaults{queueDefaults, queueDefaults, gatedDefaults, defaults}).Draw(t, "defaults"),
 		}
 	})
 }
@@ -245,9 +257,7 @@ func TestPodIsReadyForScheduler(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(request.Demands) == 0 {
-			if out.Pod != in.Pod {
-				t.Fatalf("a pod without GPUs was changed:\n%s", cmp.Diff(in.Pod, out.Pod))
-			}
+			leavesPodsWithoutGPUsAlone(t, in.Pod, out.Pod)
 			return
 		}
 		demands := map[string]contract.Demand{}
@@ -280,8 +290,54 @@ func TestPodIsReadyForScheduler(t *testing.T) {
 	})
 }
 
-// Every member is gated, nobody else is, and gates of others stay where they are.
-func TestPodIsGatedIfItIsAMember(t *testing.T) {
+// leavesPodsWithoutGPUsAlone: but for labels, the size of the gang, gates, and
+// the 0 by which members come to the extender.
+func leavesPodsWithoutGPUsAlone(t *rapid.T, before, after *corev1.Pod) {
+	want := before.DeepCopy()
+	want.Labels, want.Annotations, want.Spec.SchedulingGates = after.Labels, after.Annotations, after.Spec.SchedulingGates
+	name, _, _, err := contract.GangOf(after)
+	if err == nil && name != "" && !free(before) && !contract.InterestsExtender(&before.Spec, defaults.Resources) {
+		first := &want.Spec.Containers[0].Resources
+		for _, list := range []*corev1.ResourceList{&first.Limits, &first.Requests} {
+			*list = maps.Clone(*list)
+			if *list == nil {
+				*list = corev1.ResourceList{}
+			}
+			(*list)[contract.MemberResource] = resource.MustParse("0")
+		}
+	}
+	if !equality.Semantic.DeepEqual(want, after) {
+		t.Fatalf("a pod without GPUs was changed (-want +got):\n%s", cmp.Diff(want, after))
+	}
+}
+
+// free says that a pod without GPUs is in no queue and no gang.
+func free(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" || len(pod.OwnerReferences) > 0 && pod.OwnerReferences[0].Kind == "DaemonSet"
+}
+
+// heldByQueue says, in other words than package mutate, whether a single pod of
+// the queue must wait.
+func heldByQueue(queues mutate.Queues, name, implicit string, usesGPU bool) bool {
+	queue, exists := queues[name]
+	switch {
+	case !exists:
+		return name != implicit
+	case queue.Admission == v1alpha1.AdmissionDirect:
+		return false
+	case queue.Admission == v1alpha1.AdmissionGated, usesGPU && !queue.Open:
+		return true
+	}
+	line := []string{name}
+	for len(line) <= 16 && queues[line[len(line)-1]].Parent != "" {
+		line = append(line, queues[line[len(line)-1]].Parent)
+	}
+	return slices.ContainsFunc(line, func(n string) bool { return queues[n].Stopped || !usesGPU && queues[n].Compute })
+}
+
+// Every member is gated, single pods are as their queue wants it, and gates of
+// others stay where they are.
+func TestPodIsGatedIfItMustWait(t *testing.T) {
 	foreign := func(pod *corev1.Pod) []string {
 		return slices.DeleteFunc(gates(pod), func(g string) bool { return g == contract.AdmissionGate })
 	}
@@ -298,21 +354,34 @@ func TestPodIsGatedIfItIsAMember(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		outside := len(request.Demands) == 0 && free(in.Pod)
 		name, _, _, err := contract.GangOf(out.Pod)
-		member := len(request.Demands) > 0 && name != ""
-		if err != nil && len(request.Demands) > 0 {
+		if err != nil && !outside {
 			t.Fatalf("accepted although: %v", err)
 		}
-		had := slices.Contains(gates(in.Pod), contract.AdmissionGate)
-		if got, want := slices.Contains(gates(out.Pod), contract.AdmissionGate), member && (in.Defaults.GangGate || had); got != want {
-			t.Fatalf("member %t: gated %t, want %t", member, got, want)
+		queue := out.Pod.Labels[contract.QueueLabel]
+		want := slices.Contains(gates(in.Pod), contract.AdmissionGate)
+		switch {
+		case outside:
+			if want || queue != in.Pod.Labels[contract.QueueLabel] {
+				t.Fatalf("a pod in no queue: gated %t, queue %q", want, queue)
+			}
+		case queue == "":
+			t.Fatal("no queue")
+		case name != "":
+			want = want || in.Defaults.GangGate
+		default:
+			want = want || in.Defaults.QueueGate && in.Queues != nil && heldByQueue(in.Queues, queue, in.Defaults.Queue, len(request.Demands) > 0)
+		}
+		if got := slices.Contains(gates(out.Pod), contract.AdmissionGate); got != want {
+			t.Fatalf("gang %q, queue %q: gated %t, want %t", name, queue, got, want)
 		}
 		for _, own := range []string{contract.GangLabel, contract.QueueLabel} {
 			if value := in.Pod.Labels[own]; value != "" && out.Pod.Labels[own] != value {
 				t.Fatalf("label %s was changed from %q to %q", own, value, out.Pod.Labels[own])
 			}
 		}
-		if owner := in.Owner; owner != nil && len(request.Demands) > 0 && in.Pod.Labels[contract.GangLabel] == "" {
+		if owner := in.Owner; owner != nil && !outside && in.Pod.Labels[contract.GangLabel] == "" {
 			if want := owner.Labels[contract.GangLabel]; out.Pod.Labels[contract.GangLabel] != want {
 				t.Fatalf("gang %q, want the owner's %q", out.Pod.Labels[contract.GangLabel], want)
 			}
@@ -328,6 +397,9 @@ func TestReinvocationAfterOthersChangedTheGang(t *testing.T) {
 		once := mutate.Pod(in)
 		if len(once.Refusals) > 0 || in.Owner == nil || in.Owner.Labels[contract.GangLabel] == "" {
 			return
+		}
+		if request, err := contract.ParsePod(in.Pod, defaults.Resources); err == nil && len(request.Demands) == 0 && free(in.Pod) {
+			return // nothing of the owner's comes back to a pod that is in no gang
 		}
 		changed := once.Pod.DeepCopy()
 		if changed.Labels[contract.GangLabel] == in.Owner.Labels[contract.GangLabel] {

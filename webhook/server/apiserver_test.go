@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,6 +41,8 @@ type apiServer struct {
 	changed chan struct{}
 	// denied are the requests that the rights of our service account forbid.
 	denied []string
+	// withheld makes lists of queues fail.
+	withheld atomic.Bool
 }
 
 type apiEvent struct {
@@ -55,6 +58,7 @@ const (
 	mutatingPath   = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 	validatingPath = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 	jobsPath       = "/apis/batch/v1/namespaces/demo/jobs"
+	queuesPath     = "/apis/tranche.dev/v1alpha1/queues"
 )
 
 func newAPIServer(t *testing.T, objects map[string]string) *apiServer {
@@ -131,6 +135,8 @@ func (s *apiServer) refused() []string {
 	return slices.Clone(s.denied)
 }
 
+// discovery is what an API server says before anybody has applied Tranche's
+// CustomResourceDefinitions.
 var discovery = map[string]string{
 	"/api":                                  `{"kind":"APIVersions","versions":["v1"]}`,
 	"/api/v1":                               `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"v1","resources":[{"name":"namespaces","kind":"Namespace","namespaced":false,"verbs":["list"]},{"name":"nodes","kind":"Node","namespaced":false,"verbs":["list"]},{"name":"secrets","kind":"Secret","namespaced":true,"verbs":["list"]}]}`,
@@ -138,10 +144,31 @@ var discovery = map[string]string{
 	"/apis/admissionregistration.k8s.io/v1": `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"admissionregistration.k8s.io/v1","resources":[{"name":"mutatingwebhookconfigurations","kind":"MutatingWebhookConfiguration","namespaced":false,"verbs":["list"]},{"name":"validatingwebhookconfigurations","kind":"ValidatingWebhookConfiguration","namespaced":false,"verbs":["list"]}]}`,
 }
 
+// trancheDiscovery is what it says then, in addition.
+var trancheDiscovery = map[string]string{
+	"/apis":                      `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"admissionregistration.k8s.io","versions":[{"groupVersion":"admissionregistration.k8s.io/v1","version":"v1"}],"preferredVersion":{"groupVersion":"admissionregistration.k8s.io/v1","version":"v1"}},{"name":"tranche.dev","versions":[{"groupVersion":"tranche.dev/v1alpha1","version":"v1alpha1"}],"preferredVersion":{"groupVersion":"tranche.dev/v1alpha1","version":"v1alpha1"}}]}`,
+	"/apis/tranche.dev/v1alpha1": `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"tranche.dev/v1alpha1","resources":[{"name":"queues","kind":"Queue","namespaced":false,"verbs":["list"]}]}`,
+}
+
+// discover answers how the API server describes itself, "" on other paths.
+// Queues are served if there are any.
+func (s *apiServer) discover(path string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if text := trancheDiscovery[path]; text != "" && len(s.objects[queuesPath]) > 0 {
+		return text
+	}
+	return discovery[path]
+}
+
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	if text, ok := discovery[r.URL.Path]; ok {
+	if text := s.discover(r.URL.Path); text != "" {
 		_, _ = io.WriteString(w, text)
+		return
+	}
+	if trancheDiscovery[r.URL.Path] != "" {
+		fail(w, apierrors.NewNotFound(schema.GroupResource{}, r.URL.Path))
 		return
 	}
 	query := r.URL.Query()
@@ -150,13 +177,15 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// What RBAC would forbid: all Secrets, all configurations, whole nodes.
 	open := r.URL.Path == namespacesPath || r.URL.Path == nodesPath
 	switch {
+	case r.URL.Path == queuesPath && s.withheld.Load():
+		fail(w, apierrors.NewInternalError(errors.New("not now")))
 	case r.Method == http.MethodPut:
 		s.update(w, r)
 	case r.Method == http.MethodGet && r.URL.Path == secretsPath+"/tranche-webhook-tls":
 		s.read(w, secretsPath, "tranche-webhook-tls", false)
 	case r.Method == http.MethodGet && metadata && strings.HasPrefix(r.URL.Path, jobsPath+"/"): // no list of them
 		s.read(w, jobsPath, strings.TrimPrefix(r.URL.Path, jobsPath+"/"), true)
-	case r.Method != http.MethodGet || open != metadata || !open && only == "":
+	case r.Method != http.MethodGet || open != metadata || !open && only == "" && r.URL.Path != queuesPath:
 		s.mu.Lock()
 		s.denied = append(s.denied, r.Method+" "+r.URL.String())
 		s.mu.Unlock()

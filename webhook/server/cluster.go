@@ -20,10 +20,13 @@ import (
 	"github.com/tranche-dev/tranche/webhook/mutate"
 )
 
-// cluster is what the informers have shown of namespaces and nodes. All methods
-// may be called at any time from anywhere.
+// cluster is what the informers have shown of namespaces, nodes and queues. All
+// methods may be called at any time from anywhere.
 type cluster struct {
 	log logr.Logger
+	// queues are apart, since pods can be decided about without them: of those
+	// cluster's own Ready says nothing.
+	queues *queues
 
 	mu sync.RWMutex
 	// synced tell whether an informer has delivered its first list.
@@ -51,6 +54,7 @@ type nodeGPUs struct {
 func newCluster(log logr.Logger) *cluster {
 	return &cluster{
 		log:        log,
+		queues:     newQueues(),
 		namespaces: map[string]namespace{},
 		nodes:      map[string]nodeGPUs{},
 		gpus:       map[mutate.Model]int{},
@@ -108,6 +112,10 @@ func (c *cluster) Fleet() mutate.Fleet {
 	defer c.mu.RUnlock()
 	return c.fleet
 }
+
+// Queues returns the queues, nil if nothing is known of them. The caller must not
+// change it.
+func (c *cluster) Queues(ctx context.Context) mutate.Queues { return c.queues.Queues(ctx) }
 
 // Ready says why no decision can be made yet.
 func (c *cluster) Ready() error {

@@ -31,6 +31,8 @@ type facts interface {
 	// Namespace says whether pods there are Tranche's business.
 	Namespace(ctx context.Context, name string) (ns mutate.Namespace, enabled bool, err error)
 	Fleet() mutate.Fleet
+	// Queues is nil where nothing is known of them.
+	Queues(ctx context.Context) mutate.Queues
 }
 
 var _ facts = (*cluster)(nil)
@@ -58,7 +60,7 @@ func newHandler(f facts, w owners, o *webhook.Options, scheme *runtime.Scheme, m
 	h := &handler{
 		facts:    f,
 		owners:   w,
-		defaults: mutate.Defaults{Resources: o.Resources, Queue: o.DefaultQueue, GangGate: o.GangGate},
+		defaults: mutate.Defaults{Resources: o.Resources, Queue: o.DefaultQueue, GangGate: o.GangGate, QueueGate: o.QueueGate},
 		reserved: map[string]bool{o.Namespace: true, "kube-system": true},
 		trusted:  map[string]bool{},
 		decoder:  admission.NewDecoder(scheme),
@@ -198,12 +200,18 @@ func (h *handler) question(ctx context.Context, req admission.Request, op operat
 	}
 	q.enabled = enabled
 	q.input = mutate.Input{Pod: q.pod, Namespace: ns, Fleet: h.facts.Fleet(), Defaults: h.defaults}
-	// Only mutation copies from the owner, so only it needs to know: a pod that
-	// comes to be validated carries what there was to copy.
-	if op == operationMutate && enabled && create && metav1.GetControllerOfNoCopy(q.pod) != nil && mutate.WantsOwner(q.pod, h.defaults.Resources) {
+	if op != operationMutate || !enabled || !create {
+		return q, true, nil
+	}
+	// Only mutation copies from the owner and adds gates, so only it needs to know:
+	// a pod that comes to be validated carries what there was to copy.
+	if metav1.GetControllerOfNoCopy(q.pod) != nil && mutate.WantsOwner(q.pod, h.defaults.Resources) {
 		if q.input.Owner, err = h.owners.Owner(ctx, req.Namespace, q.pod); err != nil {
 			return question{}, false, err
 		}
+	}
+	if h.defaults.QueueGate {
+		q.input.Queues = h.facts.Queues(ctx)
 	}
 	return q, true, nil
 }

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/units"
 	"github.com/tranche-dev/tranche/webhook"
@@ -43,7 +44,7 @@ func testScheme(t testing.TB) *runtime.Scheme {
 }
 
 // testCluster has the namespaces demo and halves, opted in, and plain, which is
-// not, and nodes with an A100 and an A30.
+// not, nodes with an A100 and an A30, and a queue that is busy.
 func testCluster(t testing.TB) *cluster {
 	t.Helper()
 	c := newCluster(logr.Discard())
@@ -53,6 +54,8 @@ func testCluster(t testing.TB) *cluster {
 	c.setNamespace(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "plain"}})
 	c.setNode(node("n1", inventory(t, "NVIDIA-A100-SXM4-80GB", 81920)))
 	c.setNode(node("n2", inventory(t, "NVIDIA-A30", 24576)))
+	c.queues.set(&v1alpha1.Queue{ObjectMeta: metav1.ObjectMeta{Name: "busy"}})
+	c.queues.synced, c.queues.served = func() bool { return true }, true
 	return c
 }
 
@@ -227,6 +230,18 @@ func TestMutateOverHTTPS(t *testing.T) {
 		"an update":                               {req: edit("demo", halfGPU, halfGPU, nil)},
 		"another resource":                        {req: edit("demo", "", halfGPU, func(r *admissionv1.AdmissionRequest) { r.Resource.Resource = "services" })},
 		"another subresource":                     {req: edit("demo", halfGPU, halfGPU, func(r *admissionv1.AdmissionRequest) { r.SubResource = "resize" })},
+		"a pod without GPUs": {
+			req:  edit("demo", "", "metadata: {name: p}\nspec: {containers: [{name: main}]}", nil),
+			want: "metadata: {name: p, labels: {tranche.dev/queue: default}}\nspec: {containers: [{name: main}]}",
+		},
+		"a pod without GPUs that a DaemonSet makes": {
+			req: edit("halves", "", "metadata: {name: p, ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: u, controller: true}]}\nspec: {containers: [{name: main}]}", nil),
+		},
+		"a pod of a queue that is busy, as a dry run": {
+			req: edit("demo", "", "metadata: {name: p, labels: {tranche.dev/queue: busy}}\nspec: {tolerations: [{operator: Exists}], containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 1}}}]}",
+				func(r *admissionv1.AdmissionRequest) { r.DryRun = &dryRun }),
+			want: "metadata: {name: p, labels: {tranche.dev/queue: busy}}\nspec: {schedulingGates: [{name: tranche.dev/admission}], tolerations: [{operator: Exists}], containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 1}}}]}",
+		},
 		"a namespace's default": {
 			req: edit("halves", "", `
 metadata: {name: p}
@@ -313,7 +328,8 @@ func TestValidateOverHTTPS(t *testing.T) {
 		"a change of the plan in a namespace that is not known": {namespace: "unheard", old: planned, pod: moved, wantRefused: "annotation tranche.dev/plan"},
 		"finalizers and labels, by a controller":                {namespace: "demo", old: planned, pod: released, change: as("system:serviceaccount:kube-system:job-controller")},
 		"finalizers, in a namespace that is not known":          {namespace: "unheard", old: planned, pod: released},
-		"another gang": {namespace: "demo", old: halfGPUDone, pod: strings.Replace(halfGPUDone, "tranche.dev/queue: default", "tranche.dev/queue: default, tranche.dev/gang: g", 1), wantRefused: "label tranche.dev/gang cannot be changed"},
+		"another queue": {namespace: "demo", old: halfGPUDone, pod: strings.Replace(halfGPUDone, "tranche.dev/queue: default", "tranche.dev/queue: busy", 1), wantRefused: "to move a pod to another queue delete it and create it"},
+		"another gang":  {namespace: "demo", old: halfGPUDone, pod: strings.Replace(halfGPUDone, "tranche.dev/queue: default", "tranche.dev/queue: default, tranche.dev/gang: g", 1), wantRefused: "label tranche.dev/gang cannot be changed"},
 		"a debugging container that asks for GPUs":      {namespace: "demo", old: halfGPUDone, pod: halfGPUDone + debugged, change: ephemeral, wantRefused: "container debug sets NVIDIA_VISIBLE_DEVICES"},
 		"the same in a namespace that has not opted in": {namespace: "plain", old: halfGPUDone, pod: halfGPUDone + debugged, change: ephemeral},
 	}
@@ -349,7 +365,7 @@ func TestMetricsCountRequestsByResult(t *testing.T) {
 		server.review(t, MutatePath, request(t, "demo", "", pod))
 	}
 	server.review(t, ValidatePath, request(t, "demo", "", halfGPU))
-	server.review(t, ValidatePath, request(t, "demo", halfGPU, halfGPUDone))
+	server.review(t, ValidatePath, request(t, "demo", halfGPUDone, halfGPUDone))
 	want := `
 # HELP tranche_webhook_refusals_total Problems for which pods were refused, by operation and class; one refused pod may have several.
 # TYPE tranche_webhook_refusals_total counter
@@ -375,7 +391,11 @@ func FuzzReview(f *testing.F) {
 metadata: {annotations: {tranche.dev/gpu-memory.a: 1Gi, tranche.dev/gpu-count: "2", tranche.dev/container: b}}
 spec: {nodeName: n, initContainers: [{name: a, restartPolicy: Always}], containers: [{name: b, resources: {limits: {nvidia.com/gpu: "1"}}}, {name: b}]}`, `
 metadata: {labels: {tranche.dev/gang: g}, annotations: {tranche.dev/gang-min-count: "4"}, ownerReferences: [{kind: Job, name: j, controller: true}]}
-spec: {schedulingGates: [{name: other}], schedulingGroup: {podGroupName: native}, containers: [{name: b, resources: {limits: {nvidia.com/gpu: "1"}}}]}`} {
+spec: {schedulingGates: [{name: other}], schedulingGroup: {podGroupName: native}, containers: [{name: b, resources: {limits: {nvidia.com/gpu: "1"}}}]}`, `
+metadata: {labels: {tranche.dev/queue: busy}, ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, controller: true}]}
+spec: {containers: [{name: b, resources: {limits: {nvidia.com/gpu-share: "0"}}}]}`, `
+metadata: {labels: {tranche.dev/gang: g}}
+spec: {containers: [{name: b, resources: {limits: {tranche.dev/member: "1"}}}]}`} {
 		f.Add(object(f, pod).Raw, object(f, halfGPU).Raw, uint8(0))
 		f.Add(object(f, pod).Raw, object(f, halfGPU).Raw, uint8(1))
 	}

@@ -45,20 +45,34 @@ func TestMembersGetTheirOwnersGangAndTheGate(t *testing.T) {
 	}
 
 	// 2. The second call, the validation and whatever does not concern gangs ask nobody.
-	done := strings.Replace(ownedHalfGPU, "generateName: job-", "generateName: job-\n  labels: {tranche.dev/gang: trio}", 1)
+	done := strings.Replace(ownedHalfGPU, "generateName: job-", "generateName: job-\n  labels: {tranche.dev/gang: trio, tranche.dev/queue: default}", 1)
+	plain := strings.Replace(ownedHalfGPU, "tranche.dev/gpu-fraction", "example.com/none", 1)
 	server.review(t, MutatePath, request(t, "demo", "", done))
 	server.review(t, ValidatePath, request(t, "demo", "", ownedHalfGPU))
 	server.review(t, MutatePath, request(t, "demo", ownedHalfGPU, ownedHalfGPU))
 	server.review(t, MutatePath, request(t, "plain", "", ownedHalfGPU))
-	server.review(t, MutatePath, request(t, "demo", "", strings.Replace(ownedHalfGPU, "tranche.dev/gpu-fraction", "example.com/none", 1)))
+	server.review(t, MutatePath, request(t, "demo", "", strings.Replace(plain, "batch/v1, kind: Job", "apps/v1, kind: DaemonSet", 1)))
 	server.review(t, MutatePath, request(t, "demo", "", strings.Replace(ownedHalfGPU, "0.5", "nonsense", 1)))
 	if diff := cmp.Diff([]string{"demo/train"}, asked); diff != "" {
 		t.Errorf("owners asked for (-want +got):\n%s", diff)
 	}
 
-	// 3. Without gates the rest is the same.
+	// 3. A member without GPUs is made to come to the extender with the others.
+	req = request(t, "demo", "", plain)
+	pod = patched(t, req, server.review(t, MutatePath, req))
+	if q, asks := pod.Spec.Containers[0].Resources.Limits["tranche.dev/member"]; !asks || !q.IsZero() ||
+		pod.Labels["tranche.dev/gang"] != "trio" || pod.Labels["tranche.dev/queue"] != "default" || len(pod.Spec.SchedulingGates) != 1 {
+		t.Errorf("without GPUs: labels %v, gates %v, containers %v", pod.Labels, pod.Spec.SchedulingGates, pod.Spec.Containers)
+	}
+	answer := server.review(t, ValidatePath, request(t, "demo", "", strings.Replace(plain, "generateName: job-", "generateName: job-\n  labels: {tranche.dev/gang: trio}", 1)))
+	if answer.Allowed || !strings.Contains(answer.Result.Message, "lack tranche.dev/member: 0") {
+		t.Errorf("without GPUs and not mutated: %+v", answer.Result)
+	}
+
+	// 4. Without gates the rest is the same.
 	options.GangGate = false
 	server = newWebhookServerWith(t, testCluster(t), ownersFunc(func(string, *corev1.Pod) (*mutate.Owner, error) { return owner, nil }), options)
+	req = request(t, "demo", "", ownedHalfGPU)
 	pod = patched(t, req, server.review(t, MutatePath, req))
 	if pod.Labels["tranche.dev/gang"] != "trio" || len(pod.Spec.SchedulingGates) > 0 {
 		t.Errorf("labels %v, gates %v", pod.Labels, pod.Spec.SchedulingGates)
@@ -75,9 +89,9 @@ func TestPodsAreRefusedWhileTheirOwnerCannotBeRead(t *testing.T) {
 		t.Errorf("%+v %+v", answer, answer.Result)
 	}
 	for name, pod := range map[string]string{
-		"a pod without GPU":         strings.Replace(ownedHalfGPU, "tranche.dev/gpu-fraction", "example.com/none", 1),
-		"a pod that names its gang": strings.Replace(ownedHalfGPU, "generateName: job-", "generateName: job-\n  labels: {tranche.dev/gang: trio}", 1),
-		"a debugging container":     ownedHalfGPU,
+		"a pod without GPU of a DaemonSet":    strings.NewReplacer("tranche.dev/gpu-fraction", "example.com/none", "batch/v1, kind: Job", "apps/v1, kind: DaemonSet").Replace(ownedHalfGPU),
+		"a pod that names its gang and queue": strings.Replace(ownedHalfGPU, "generateName: job-", "generateName: job-\n  labels: {tranche.dev/gang: trio, tranche.dev/queue: q}", 1),
+		"a debugging container":               ownedHalfGPU,
 	} {
 		req := request(t, "demo", "", pod)
 		if name == "a debugging container" {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -28,6 +29,7 @@ import (
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/program"
 	"github.com/tranche-dev/tranche/webhook"
 	"github.com/tranche-dev/tranche/webhook/workload"
@@ -47,7 +49,7 @@ func run(ctx context.Context, o *webhook.Options, registry prometheus.Registerer
 	config.UserAgent = "tranche-webhook/" + program.Version()
 
 	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("scheme: %w", err)
 	}
 	var certs certificates // set below, before the listener starts
@@ -62,13 +64,18 @@ func run(ctx context.Context, o *webhook.Options, registry prometheus.Registerer
 		GracefulShutdownTimeout: ptr.To(10 * time.Second),
 		Metrics:                 metricsserver.Options{BindAddress: o.MetricsBindAddress},
 		HealthProbeBindAddress:  o.HealthBindAddress,
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&corev1.Namespace{}: {Transform: strip},
-			&corev1.Node{}:      {Transform: strip},
-			&corev1.Secret{}: {Namespaces: map[string]cache.Config{
-				o.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", o.CertSecretName)},
-			}},
-		}},
+		Cache: cache.Options{
+			// Not by object, since that asks the API server at once for a kind that
+			// it may not serve yet.
+			DefaultTransform: stripQueue,
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Namespace{}: {Transform: strip},
+				&corev1.Node{}:      {Transform: strip},
+				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
+					o.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", o.CertSecretName)},
+				}},
+			},
+		},
 		WebhookServer: ctrlwebhook.NewServer(ctrlwebhook.Options{
 			Host: host, Port: port,
 			TLSOpts: []func(*tls.Config){func(c *tls.Config) {
@@ -82,7 +89,7 @@ func run(ctx context.Context, o *webhook.Options, registry prometheus.Registerer
 	}
 
 	m := NewMetrics(registry)
-	known, err := followCluster(ctx, mgr)
+	known, err := followCluster(ctx, mgr, o.QueueGate)
 	if err != nil {
 		return err
 	}
@@ -144,10 +151,16 @@ func serve(handle admission.HandlerFunc) *admission.Webhook {
 	}
 }
 
-// followCluster starts the informers with mgr. They fetch metadata only: labels
-// of namespaces, the inventory annotation of nodes.
-func followCluster(ctx context.Context, mgr ctrl.Manager) (*cluster, error) {
+// followCluster starts the informers with mgr. They keep little: labels of
+// namespaces, the inventory annotation of nodes, and of Queues, if anybody wants
+// to know of these, what gates depend on.
+func followCluster(ctx context.Context, mgr ctrl.Manager, wantQueues bool) (*cluster, error) {
 	known := newCluster(klog.FromContext(ctx))
+	if !wantQueues {
+		known.queues.without()
+	} else if err := mgr.Add(queueFollower{informers: mgr.GetCache(), to: known.queues}); err != nil {
+		return nil, fmt.Errorf("watch Queue: %w", err)
+	}
 	for kind, handle := range map[string]struct {
 		set    func(*metav1.PartialObjectMetadata)
 		remove func(string)
@@ -176,7 +189,7 @@ func addHealth(mgr ctrl.Manager, known *cluster, certs certificates) error {
 	}
 	listening := mgr.GetWebhookServer().StartedChecker()
 	for name, check := range map[string]healthz.Checker{
-		"informers": func(*http.Request) error { return known.Ready() },
+		"informers": func(*http.Request) error { return errors.Join(known.Ready(), known.queues.Ready()) },
 		"certificate": func(req *http.Request) error {
 			if err := certs.Ready(); err != nil {
 				return err

@@ -21,6 +21,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -57,6 +58,8 @@ func clusterObjects(t *testing.T) map[string]string {
 			contract.InventoryAnnotation, inventory(t, "NVIDIA-A30", 24576)),
 		jobsPath: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: train, namespace: demo, uid: u-1, labels: {tranche.dev/gang: trio, tranche.dev/queue: night}, annotations: {tranche.dev/gang-min-count: '3'}}\n" +
 			"---\napiVersion: batch/v1\nkind: Job\nmetadata: {name: plain, namespace: demo, uid: u-2}",
+		queuesPath: "apiVersion: tranche.dev/v1alpha1\nkind: Queue\nmetadata: {name: open}\nspec: {limit: {gpu: 4}}\nstatus: {open: true}\n" +
+			"---\napiVersion: tranche.dev/v1alpha1\nkind: Queue\nmetadata: {name: busy}\nstatus: {open: false}",
 		secretsPath:    emptySecret + othersSecret,
 		mutatingPath:   fmt.Sprintf(configuration, "Mutating"),
 		validatingPath: fmt.Sprintf(configuration, "Validating"),
@@ -503,5 +506,97 @@ func TestKeysNeverReachTheDisk(t *testing.T) {
 				t.Errorf("%s holds a %s", f.Name(), block.Type)
 			}
 		}
+	}
+}
+
+// gated says whether the answer to a pod of that queue adds the gate.
+func (r *running) gated(t *testing.T, queue string) bool {
+	t.Helper()
+	answer := r.post(t, r.bundle(mutatingPath), MutatePath, strings.Replace(review, `"name":"p",`, `"name":"p","labels":{"tranche.dev/queue":"`+queue+`"},`, 1))
+	patch, _, _ := strings.Cut(answer[strings.Index(answer, `"patch":"`)+len(`"patch":"`):], `"`)
+	ops, err := base64.StdEncoding.DecodeString(patch)
+	if err != nil || !bytes.Contains(ops, []byte("nvidia.com/gpu-share")) {
+		t.Fatalf("answer %s: patch %s, error %v", answer, ops, err)
+	}
+	return bytes.Contains(ops, []byte(`{"op":"add","path":"/spec/schedulingGates","value":[{"name":"tranche.dev/admission"}]}`))
+}
+
+func TestHoldsSinglePodsAsTheirQueuesSay(t *testing.T) {
+	api := newAPIServer(t, clusterObjects(t))
+	r := start(t, api, "queues", nil, prometheus.NewRegistry())
+	r.waitReady(t)
+	got := map[string]bool{}
+	for _, queue := range []string{"open", "busy", "unknown", "default"} {
+		got[queue] = r.gated(t, queue)
+	}
+	if diff := cmp.Diff(map[string]bool{"open": false, "busy": true, "unknown": true, "default": false}, got); diff != "" {
+		t.Errorf("gated by queue (-want +got):\n%s", diff)
+	}
+	// What the extender writes counts from then on.
+	busy := api.get(queuesPath, "busy")
+	_ = unstructured.SetNestedField(busy.Object, true, "status", "open")
+	api.put(queuesPath, busy)
+	eventually(t, "the queue opens", func() string {
+		if r.gated(t, "busy") {
+			return "its pods are held"
+		}
+		return ""
+	})
+	if denied := api.refused(); len(denied) > 0 {
+		t.Errorf("asked for what its rights forbid: %s", denied)
+	}
+}
+
+func TestHoldsNoSinglePodWithoutQueues(t *testing.T) {
+	cases := map[string]struct {
+		remove []string
+		change func(*webhook.Options)
+	}{
+		"not served":  {remove: []string{queuesPath}},
+		"not wanted":  {change: func(o *webhook.Options) { o.QueueGate = false }},
+		"neither nor": {remove: []string{queuesPath}, change: func(o *webhook.Options) { o.QueueGate = false }},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			objects := clusterObjects(t)
+			for _, path := range tc.remove {
+				delete(objects, path)
+			}
+			r := start(t, newAPIServer(t, objects), "without "+name, tc.change, prometheus.NewRegistry())
+			r.waitReady(t)
+			for _, queue := range []string{"busy", "unknown", "default"} {
+				if r.gated(t, queue) {
+					t.Errorf("a pod of queue %s is held", queue)
+				}
+			}
+		})
+	}
+}
+
+func TestIsReadyWhenQueuesAreKnown(t *testing.T) {
+	api := newAPIServer(t, clusterObjects(t))
+	api.withheld.Store(true)
+	r := start(t, api, "late queues", nil, prometheus.NewRegistry())
+	eventually(t, "all but the queues", func() string {
+		_, text := get(t, r.options.HealthBindAddress, "/readyz?verbose")
+		if strings.Contains(text, "[+]certificate ok") && strings.Contains(text, "[-]informers failed") {
+			return ""
+		}
+		return text
+	})
+	// The other informers are there, so pods are answered, and not held.
+	eventually(t, "an answer without queues", func() string {
+		if answer := r.post(t, r.bundle(mutatingPath), MutatePath, review); !strings.Contains(answer, `"allowed":true`) {
+			return answer
+		}
+		return ""
+	})
+	if r.gated(t, "busy") {
+		t.Error("a pod is held for a queue that nobody knows")
+	}
+	api.withheld.Store(false)
+	r.waitReady(t)
+	if !r.gated(t, "busy") {
+		t.Error("a pod of a busy queue is not held")
 	}
 }

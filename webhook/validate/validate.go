@@ -22,16 +22,27 @@ func Create(in mutate.Input) []mutate.Refusal {
 	if len(out.Refusals) > 0 {
 		return out.Refusals
 	}
-	res := in.Defaults.Resources
 	refusals := unhidden(in.Pod.Spec.InitContainers, out.Pod.Spec.InitContainers)
 	refusals = append(refusals, unhidden(in.Pod.Spec.Containers, out.Pod.Spec.Containers)...)
-	was := append(slices.Clone(in.Pod.Spec.InitContainers), in.Pod.Spec.Containers...)
-	shall := append(slices.Clone(out.Pod.Spec.InitContainers), out.Pod.Spec.Containers...)
+	refusals = append(refusals, unlimited(in.Pod.Spec.InitContainers, out.Pod.Spec.InitContainers, in.Defaults.Resources)...)
+	return append(refusals, unlimited(in.Pod.Spec.Containers, out.Pod.Spec.Containers, in.Defaults.Resources)...)
+}
+
+// unlimited finds containers that lack a limit which the scheduler and the
+// kubelet count, or by which the scheduler knows the pod for Tranche's.
+func unlimited(was, shall []corev1.Container, res contract.Resources) []mutate.Refusal {
+	var refusals []mutate.Refusal
 	for i := range was {
-		for _, name := range []corev1.ResourceName{res.Share, res.GPU} {
+		for _, name := range []corev1.ResourceName{res.Share, res.GPU, contract.MemberResource} {
 			_, has := was[i].Resources.Limits[name]
 			q, needs := shall[i].Resources.Limits[name]
-			if needs && !has {
+			switch {
+			case !needs || has:
+			case name == contract.MemberResource:
+				refusals = append(refusals, mutate.Refuse(mutate.ReasonUntranslated,
+					"the pod is in a gang, but the limits of its container %s lack %s: 0, so that the scheduler would start it without the other members; write that limit, or find out which admission webhook removes it or keeps Tranche's from adding it",
+					was[i].Name, name))
+			default:
 				refusals = append(refusals, mutate.Refuse(mutate.ReasonUntranslated,
 					"container %s asks for part of a GPU, but its limits lack %s: %s, so that it would get none; write that limit, or find out which admission webhook removes it or keeps Tranche's from adding it",
 					was[i].Name, name, q.String()))
@@ -84,16 +95,17 @@ var asked = []string{
 var written = []string{contract.PlanAnnotation, contract.RetryAnnotation, contract.TranslatedFromAnnotation}
 
 // Update decides about a change of a pod by a user who is not one of Tranche's
-// own service accounts. It looks at the frozen annotations and at the gang only,
-// whatever the state of the pod: kubelet and controllers must get through with
+// own service accounts. It looks at the frozen annotations, the gang and the queue
+// only, whatever the state of the pod: kubelet and controllers must get through with
 // all else, and a pod that is being deleted keeps its GPUs, and so its plan, to
 // the end.
 //
 // Scheduling gates are not looked at. The API server lets nobody add one to a
 // pod that exists; and whoever removes Tranche's lets the scheduler ask the
-// extender, which places no member before its gang.
+// extender, which places no member before its gang and no pod with GPUs that its
+// queue has no room for.
 func Update(old, pod *corev1.Pod) []mutate.Refusal {
-	refusals := gang(old, pod)
+	refusals := append(gang(old, pod), queue(old, pod)...)
 	keys := maps.Clone(old.Annotations)
 	if keys == nil {
 		keys = map[string]string{}
@@ -137,4 +149,16 @@ func gang(old, pod *corev1.Pod) []mutate.Refusal {
 		}
 	}
 	return refusals
+}
+
+// queue keeps a pod in its queue, which is charged for it: that of a pod without
+// the label as well, since nobody has asked for it to be in any.
+func queue(old, pod *corev1.Pod) []mutate.Refusal {
+	before, had := old.Labels[contract.QueueLabel]
+	after, has := pod.Labels[contract.QueueLabel]
+	if had == has && before == after {
+		return nil
+	}
+	return []mutate.Refusal{mutate.Refuse(mutate.ReasonFrozen,
+		"label %s cannot be changed, added or removed once the pod exists; to move a pod to another queue delete it and create it with the other label, or change the template that pods are made from", contract.QueueLabel)}
 }

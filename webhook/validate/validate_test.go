@@ -68,10 +68,36 @@ spec:
 metadata: {labels: {tranche.dev/gang: g}}
 spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: "1"}}}]}`,
 		},
-		"the gate on a pod that is in no gang, from another webhook": {
+		"the gate on a single pod, which its queue wanted a moment ago": {
 			pod: `
 spec: {schedulingGates: [{name: tranche.dev/admission}], containers: [{name: main, resources: {limits: {nvidia.com/gpu: "1"}}}]}`,
-			want: []string{"gate: the pod has the scheduling gate tranche.dev/admission but is in no gang, so that nobody would ever lift it; remove the gate, which Tranche adds where it is needed, or name a gang with the label tranche.dev/gang on a pod that uses GPUs, and to hold the pod back yourself use a gate of your own name"},
+		},
+		"a member without GPUs": {
+			pod: `
+metadata: {labels: {tranche.dev/gang: g}}
+spec: {containers: [{name: main, resources: {limits: {tranche.dev/member: "0"}, requests: {tranche.dev/member: "0"}}}, {name: beside}]}`,
+		},
+		"a member without GPUs, of which nobody would tell the extender": {
+			pod: `
+metadata: {labels: {tranche.dev/gang: g}}
+spec: {containers: [{name: main}, {name: beside}]}`,
+			want: []string{"untranslated: the pod is in a gang, but the limits of its container main lack tranche.dev/member: 0, so that the scheduler would start it without the other members; write that limit, or find out which admission webhook removes it or keeps Tranche's from adding it"},
+		},
+		"a member that asks for more of what no node has": {
+			pod: `
+metadata: {labels: {tranche.dev/gang: g}}
+spec: {containers: [{name: main, resources: {limits: {tranche.dev/member: "1"}, requests: {tranche.dev/member: "1"}}}]}`,
+			want: []string{"request: container main asks for tranche.dev/member: 1, of which no node has any; write 0, or leave it out: Tranche adds it to members of gangs that use no GPU"},
+		},
+		"a member that asks for no shares": {
+			pod: `
+metadata: {labels: {tranche.dev/gang: g}}
+spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu-share: "0"}, requests: {nvidia.com/gpu-share: "0"}}}]}`,
+			want: []string{"request: container main asks for nvidia.com/gpu-share: 0; write at least 1, or leave it out if the container needs no GPU"},
+		},
+		"a single pod that asks for no shares": {
+			pod:  `spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu-share: "0"}, requests: {nvidia.com/gpu-share: "0"}}}]}`,
+			want: []string{"request: container main asks for nvidia.com/gpu-share: 0; write at least 1, or leave it out if the container needs no GPU"},
 		},
 		"everything that mutation refuses, should another webhook bring it in": {
 			pod: `
@@ -102,6 +128,7 @@ func TestUpdateFreezesWhatWasAskedAndPlanned(t *testing.T) {
 	const (
 		settled = " cannot be changed, added or removed once the pod exists; create a new pod with what it shall ask for, or change the template that pods are made from"
 		walked  = "frozen: label tranche.dev/gang cannot be changed, added or removed once the pod exists, since its gang counts on it; create a new pod with the label that it shall have, or change the template that pods are made from"
+		moved   = "frozen: label tranche.dev/queue cannot be changed, added or removed once the pod exists; to move a pod to another queue delete it and create it with the other label, or change the template that pods are made from"
 		ours    = " is for Tranche alone to write; leave it as it is"
 	)
 	cases := map[string]struct {
@@ -138,16 +165,39 @@ func TestUpdateFreezesWhatWasAskedAndPlanned(t *testing.T) {
 				"frozen: annotation tranche.dev/placement" + settled,
 			},
 		},
+		"another queue": {
+			old:  `metadata: {labels: {tranche.dev/queue: a}}`,
+			pod:  `metadata: {labels: {tranche.dev/queue: b}}`,
+			want: []string{moved},
+		},
+		"a queue left, with all labels": {
+			old:  `metadata: {labels: {tranche.dev/queue: a}}`,
+			pod:  `metadata: {}`,
+			want: []string{moved},
+		},
+		"a queue joined": {
+			old:  `metadata: {labels: {b: c}}`,
+			pod:  `metadata: {labels: {b: c, tranche.dev/queue: ""}}`,
+			want: []string{moved},
+		},
+		"another queue and gang": {
+			old:  `metadata: {labels: {tranche.dev/queue: a}}`,
+			pod:  `metadata: {labels: {tranche.dev/queue: b, tranche.dev/gang: g}}`,
+			want: []string{walked, moved},
+		},
+		"the same queue, and others' labels": {
+			old: `metadata: {labels: {tranche.dev/queue: a, b: c}}`,
+			pod: `metadata: {labels: {tranche.dev/queue: a}}`,
+		},
 		"nothing of ours: labels, finalizers, other annotations, even on a pod that would be refused today": {
 			old: `
 metadata:
-  labels: {a: b, tranche.dev/queue: one}
+  labels: {a: b}
   finalizers: [batch.kubernetes.io/job-tracking]
   annotations: {tranche.dev/gpu-fraction: nonsense, tranche.dev/plan: forged, example.com/a: b}
 spec: {containers: [{name: main, env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]}]}`,
 			pod: `
 metadata:
-  labels: {tranche.dev/queue: two}
   deletionTimestamp: "2026-01-01T00:00:00Z"
   annotations: {tranche.dev/gpu-fraction: nonsense, tranche.dev/plan: forged, example.com/c: d}
 spec: {containers: [{name: main, image: new, env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]}]}`,
