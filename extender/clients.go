@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/tranche-dev/tranche/extender/queueobject"
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 )
 
@@ -18,8 +19,8 @@ import (
 type clients struct {
 	// main watches, binds and wakes; admission hands members of gangs over.
 	main, events, election, admission kubernetes.Interface
-	// gangs reads and writes Gang objects.
-	gangs client.WithWatch
+	// gangs reads Gang and Queue objects and writes Gangs; queues writes Queues.
+	gangs, queues client.WithWatch
 }
 
 func newClients(o *Options) (clients, error) {
@@ -56,21 +57,28 @@ func newClients(o *Options) (clients, error) {
 	// Custom resources have no other form than JSON.
 	gangs := rest.CopyConfig(main)
 	gangs.ContentType, gangs.AcceptContentTypes = runtime.ContentTypeJSON, ""
-	if c.gangs, err = newGangClient(gangs); err != nil {
+	if c.gangs, err = newObjectClient(gangs); err != nil {
+		return clients{}, fmt.Errorf("API server: %w", err)
+	}
+	queues := rest.CopyConfig(gangs)
+	queues.QPS, queues.Burst = queueobject.ClientQPS, queueobject.ClientBurst
+	if c.queues, err = newObjectClient(queues); err != nil {
 		return clients{}, fmt.Errorf("API server: %w", err)
 	}
 	return c, nil
 }
 
-// newGangClient returns a client of Gangs alone. It knows where they are, so it
-// can be made before the API server serves them, or is reached at all.
-func newGangClient(config *rest.Config) (client.WithWatch, error) {
+// newObjectClient returns a client of Gangs and Queues alone. It knows where
+// they are, so it can be made before the API server serves them, or is reached
+// at all.
+func newObjectClient(config *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(v1alpha1.GroupVersion.WithKind("Gang"), meta.RESTScopeNamespace)
+	mapper.Add(v1alpha1.GroupVersion.WithKind("Queue"), meta.RESTScopeRoot)
 	return client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper})
 }
 

@@ -16,18 +16,20 @@ import (
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 )
 
-func TestGangClientAsksForJSONWithoutDiscovery(t *testing.T) {
+func TestObjectClientAsksForJSONWithoutDiscovery(t *testing.T) {
 	var calls atomic.Int32
+	var path atomic.Value
+	path.Store("/apis/tranche.dev/v1alpha1/namespaces/demo/gangs/g")
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
-		if r.URL.Path != "/apis/tranche.dev/v1alpha1/namespaces/demo/gangs/g" || strings.Contains(r.Header.Get("Accept"), "protobuf") {
+		if r.URL.Path != path.Load() || strings.Contains(r.Header.Get("Accept"), "protobuf") {
 			t.Errorf("%s %s, accepting %q", r.Method, r.URL, r.Header.Get("Accept"))
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write([]byte(`{"apiVersion":"tranche.dev/v1alpha1","kind":"Gang","metadata":{"name":"g"},"spec":{"minCount":7}}`))
 	}))
 	defer api.Close()
-	c, err := newGangClient(&rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON}})
+	c, err := newObjectClient(&rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,6 +39,11 @@ func TestGangClientAsksForJSONWithoutDiscovery(t *testing.T) {
 	}
 	if gang.Spec.MinCount != 7 || calls.Load() != 1 {
 		t.Errorf("gang %+v after %d calls", gang, calls.Load())
+	}
+	// Queues are in no namespace.
+	path.Store("/apis/tranche.dev/v1alpha1/queues/q")
+	if err := c.Get(t.Context(), crclient.ObjectKey{Name: "q"}, &v1alpha1.Queue{}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -58,6 +58,21 @@ type Options struct {
 	// EventQPS and RetryQPS bound events and wake-up patches per second.
 	EventQPS, RetryQPS float32
 
+	// Queues says whether queues divide the GPUs. Without, everybody takes what
+	// is free, and the gates of single pods that wait are lifted.
+	Queues bool
+	// DefaultQueue is the queue of pods that name none, as the webhooks have it.
+	// Empty: they are in none.
+	DefaultQueue string
+	// Reclaim says whether pods are evicted for those that are entitled to their
+	// GPUs. EvictionsInFlight bounds how many may be on their way out for that.
+	Reclaim           bool
+	EvictionsInFlight int
+	// ReservationDelay is how long a gang that is entitled to its places must
+	// have waited before what becomes free is put by for it, 0: that is never
+	// done; ReservationTimeout, for how long.
+	ReservationDelay, ReservationTimeout time.Duration
+
 	// Gangs says whether members of gangs start together. Without, the gates of
 	// those that wait are lifted, and they are placed one by one.
 	Gangs bool
@@ -103,6 +118,12 @@ func NewOptions() *Options {
 		KubeAPIBurst:       1000,
 		EventQPS:           50,
 		RetryQPS:           50,
+		Queues:             true,
+		DefaultQueue:       "default",
+		Reclaim:            true,
+		EvictionsInFlight:  64,
+		ReservationDelay:   2 * time.Minute,
+		ReservationTimeout: 30 * time.Minute,
 		Gangs:              true,
 		Nominate:           true,
 		GangBindTimeout:    20 * time.Second,
@@ -146,6 +167,13 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.Float32Var(&o.EventQPS, "event-qps", o.EventQPS, "events per second")
 	fs.Float32Var(&o.RetryQPS, "retry-qps", o.RetryQPS, "waiting pods per second that the scheduler is made to try again")
 
+	fs.BoolVar(&o.Queues, "queues", o.Queues, "let Queues divide the GPUs; when off, everybody takes what is free, and single pods that wait for their queue are let go")
+	fs.StringVar(&o.DefaultQueue, "default-queue", o.DefaultQueue, "queue of pods that name none, the same as the webhooks' flag; empty: they are in none")
+	fs.BoolVar(&o.Reclaim, "reclaim", o.Reclaim, "evict pods of queues that use more than their fair share for those that are entitled to it, and pods of low priority for those of a higher one in the same queue")
+	fs.IntVar(&o.EvictionsInFlight, "evictions-in-flight", o.EvictionsInFlight, "how many pods may be on their way out for others at a time; a gang that needs more victims than that is not helped")
+	fs.DurationVar(&o.ReservationDelay, "reservation-delay", o.ReservationDelay, "how long a gang that is within its queue's share waits before GPUs that become free are put by for it, one gang at a time for each queue at the top; 0: never")
+	fs.DurationVar(&o.ReservationTimeout, "reservation-timeout", o.ReservationTimeout, "for how long GPUs are put by for a gang that has waited long; afterwards it takes its turn like any other for as long")
+
 	fs.BoolVar(&o.Gangs, "gangs", o.Gangs, "start the members of a gang together or not at all; when off, members that wait are let go one by one")
 	fs.BoolVar(&o.Nominate, "nominate", o.Nominate, "nominate members of gangs to their nodes, so that kube-scheduler keeps other pods from the cpu and memory meant for them")
 	fs.DurationVar(&o.GangBindTimeout, "gang-bind-timeout", o.GangBindTimeout, "how long the bind of a member waits for the rest of its gang; with twice --bind-timeout it must stay below the httpTimeout of kube-scheduler's extender configuration")
@@ -184,6 +212,10 @@ func (o *Options) Validate() error {
 	check(o.Placement == string(contract.PlacementBinpack) || o.Placement == string(contract.PlacementSpread), "--placement: %q; write binpack or spread", o.Placement)
 	check(o.KubeAPIQPS > 0 && o.KubeAPIBurst > 0, "--kube-api-qps and --kube-api-burst must be above 0")
 	check(o.EventQPS > 0 && o.RetryQPS > 0, "--event-qps and --retry-qps must be above 0")
+	check(o.DefaultQueue == "" || len(validation.IsDNS1123Subdomain(o.DefaultQueue))+len(validation.IsValidLabelValue(o.DefaultQueue)) == 0, "--default-queue: %q is not a queue's name", o.DefaultQueue)
+	check(o.EvictionsInFlight > 0, "--evictions-in-flight: %d; write at least 1, or --reclaim=false", o.EvictionsInFlight)
+	check(o.ReservationDelay >= 0, "--reservation-delay: %v; write 0 or a time above it", o.ReservationDelay)
+	check(o.ReservationTimeout > 0, "--reservation-timeout: %v; write a time above 0", o.ReservationTimeout)
 	check(o.GangBindTimeout >= time.Second, "--gang-bind-timeout: %v; write at least 1s", o.GangBindTimeout)
 	check(o.GangHoldTimeout > o.GangBindTimeout, "--gang-hold-timeout (%v) must be more than --gang-bind-timeout (%v)", o.GangHoldTimeout, o.GangBindTimeout)
 	check(o.GangStalenessGracePeriod >= 0, "--gang-staleness-grace-period: %v; write 0 or a time above it", o.GangStalenessGracePeriod)

@@ -24,7 +24,9 @@ import (
 	"github.com/tranche-dev/tranche/extender/gangobject"
 	"github.com/tranche-dev/tranche/extender/metrics"
 	"github.com/tranche-dev/tranche/extender/planner"
+	"github.com/tranche-dev/tranche/extender/queueobject"
 	"github.com/tranche-dev/tranche/extender/server"
+	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/extender/watch"
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/ledger"
@@ -56,6 +58,7 @@ type process struct {
 	planner  *planner.Planner
 	effects  *bind.Effects
 	gangs    *gangobject.Writer
+	queues   *queueobject.Writer
 	watcher  *watch.Watcher
 	tls      *certificate.TLS
 	server   *server.Server
@@ -100,8 +103,9 @@ func newProcess(ctx context.Context, o *Options, c clients, clk clock.WithTicker
 	p.events.StartRecordingToSink(bind.NewEventSink(&typedcorev1.EventSinkImpl{Interface: c.events.CoreV1().Events(metav1.NamespaceAll)}))
 	recorder := p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: leaseName})
 	p.gangs = gangobject.New(c.gangs, recorder, p.metrics, clk)
+	p.queues = queueobject.New(c.queues, recorder, p.metrics.QueueWrites, clk)
 	var err error
-	p.effects, err = bind.NewEffects(bind.EffectsClients{Main: c.main, Admission: c.admission}, recorder, p.gangs, p.metrics, bind.EffectsOptions{
+	p.effects, err = bind.NewEffects(bind.EffectsClients{Main: c.main, Admission: c.admission}, recorder, p.gangs, p.queues, p.metrics, bind.EffectsOptions{
 		Resources: res, RetryQPS: o.RetryQPS, EventQPS: o.EventQPS, AdmissionQPS: o.AdmissionQPS, Run: run, Clock: clk,
 	})
 	if err != nil {
@@ -109,16 +113,28 @@ func newProcess(ctx context.Context, o *Options, c clients, clk clock.WithTicker
 	}
 	p.planner, err = planner.New(planner.Options{
 		Resources: res, Placement: contract.Placement(o.Placement), HoldTimeout: o.HoldTimeout, Clock: clk,
+		Queues: o.Queues, DefaultQueue: o.DefaultQueue, Reclaim: o.Reclaim, EvictionsInFlight: o.EvictionsInFlight,
+		ReservationDelay: o.ReservationDelay, ReservationTimeout: o.ReservationTimeout,
 		Gangs: o.Gangs, Nominate: o.Nominate, GangBindTimeout: o.GangBindTimeout, GangHoldTimeout: o.GangHoldTimeout,
 		StalenessGracePeriod: o.GangStalenessGracePeriod,
 	}, p.metrics, p.effects)
 	if err != nil {
 		return nil, p.abandon(err)
 	}
+	p.registry.MustRegister(metrics.NewQueueCollector(func() []metrics.Queue { return gaugesOf(p.planner.Queues()) }))
 	p.registry.MustRegister(metrics.NewLedgerCollector(func() *ledger.Snapshot { return p.planner.Snapshot().Ledger }))
 	audience := watch.Audience{Pods: p.planner, Nodes: p.planner}
 	if o.Gangs {
-		audience.Usages, audience.Gangs, audience.Groups = p.planner, p.planner, p.planner
+		audience.Gangs, audience.Groups = p.planner, p.planner
+	}
+	if o.Gangs || o.Queues {
+		audience.Usages = p.planner
+	}
+	if o.Queues {
+		audience.Queues, audience.Namespaces = queueAudience{p.queues, p.planner}, p.planner
+	} else {
+		releaser := queueobject.Releaser{Writer: p.queues}
+		audience.Queues, audience.Namespaces = releaser, releaser
 	}
 	p.watcher = watch.New(c.main, c.gangs, res, audience)
 	if p.election, err = newElection(c.election, o, run); err != nil {
@@ -136,6 +152,39 @@ func newProcess(ctx context.Context, o *Options, c clients, clk clock.WithTicker
 	binder := bind.New(c.main, res, p.planner, p.metrics, o.BindTimeout)
 	p.server = server.New(server.Options{AllowedNames: o.AllowedClientNames, Version: program.Version(), Clock: clk}, p.planner, binder, p, p.metrics)
 	return p, nil
+}
+
+// queueAudience tells the writer of queues, which then knows what its reports
+// are about, before the planner.
+type queueAudience struct {
+	writer  *queueobject.Writer
+	planner *planner.Planner
+}
+
+var _ watch.Queues = queueAudience{}
+
+// ObserveQueue implements watch.Queues.
+func (a queueAudience) ObserveQueue(ctx context.Context, queue *view.Queue) {
+	a.writer.ObserveQueue(ctx, queue)
+	a.planner.ObserveQueue(ctx, queue)
+}
+
+// ForgetQueue implements watch.Queues.
+func (a queueAudience) ForgetQueue(ctx context.Context, name string) {
+	a.writer.ForgetQueue(ctx, name)
+	a.planner.ForgetQueue(ctx, name)
+}
+
+// gaugesOf translates queues for their metrics.
+func gaugesOf(queues []planner.QueueState) []metrics.Queue {
+	list := make([]metrics.Queue, 0, len(queues))
+	for i := range queues {
+		q := &queues[i]
+		list = append(list, metrics.Queue{
+			Name: q.Name, Allocated: q.Allocated, Held: q.Held, Demand: q.Demand, Deserved: q.Deserved, FairShare: q.FairShare, Limit: q.Limit, Pending: q.Pending,
+		})
+	}
+	return list
 }
 
 // abandon ends what newProcess has started.
@@ -177,6 +226,7 @@ func (p *process) run(ctx context.Context, l listeners) error {
 	parts.Go(func() { p.planner.Run(work) })
 	parts.Go(func() { p.effects.Run(work, p.planner) })
 	parts.Go(func() { p.gangs.Run(work) })
+	parts.Go(func() { p.queues.Run(work) })
 	parts.Go(func() { p.tls.Run(work) })
 	parts.Go(part(func() error { return server.Serve(scheduler, l.scheduler) }))
 	parts.Go(part(func() error { return server.Serve(observer, l.observer) }))

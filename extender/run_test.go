@@ -111,7 +111,7 @@ func start(t *testing.T, client *fakeAPI, change func(*Options)) *replica {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	r.stop = cancel
-	p, err := newProcess(ctx, o, clients{client, client, client, client, client.gangs}, clock.RealClock{})
+	p, err := newProcess(ctx, o, clients{client, client, client, client, client.gangs, client.gangs}, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}

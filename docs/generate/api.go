@@ -21,7 +21,7 @@ func api() (string, error) {
 		return "", err
 	}
 	var b strings.Builder
-	b.WriteString(generated + "# API\n\nGroup `tranche.dev`, version `v1alpha1`. The extender acts on Gangs, see\n[how to use them](../how-to/gangs.md); nothing acts on Queues in this release, see [scope](../scope.md).\n")
+	b.WriteString(generated + "# API\n\nGroup `tranche.dev`, version `v1alpha1`. How to use them:\n[queues](../how-to/queues.md), [gangs](../how-to/gangs.md).\n")
 	slices.Reverse(files) // Queue first
 	for _, f := range files {
 		text, err := os.ReadFile(f)

@@ -36,6 +36,7 @@ func programs() []documented {
 			metrics: func(r *prometheus.Registry) error {
 				extendermetrics.New(r)
 				r.MustRegister(extendermetrics.NewLedgerCollector(nil))
+				r.MustRegister(extendermetrics.NewQueueCollector(nil))
 				return nil
 			},
 		},

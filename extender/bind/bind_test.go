@@ -52,6 +52,8 @@ type kit struct {
 
 func (k *kit) Report(report planner.GangReport) { k.reports = append(k.reports, report) }
 
+func (*kit) ReportQueue(planner.QueueReport) {}
+
 var resources = contract.DefaultResources()
 
 const holdTimeout = 15 * time.Second
@@ -69,7 +71,7 @@ func run(t *testing.T, f func(k *kit)) {
 			return err != nil, nil, err
 		})
 		var err error
-		k.effects, err = NewEffects(EffectsClients{k.client, k.client}, k.events, k, k.metrics, EffectsOptions{
+		k.effects, err = NewEffects(EffectsClients{k.client, k.client}, k.events, k, k, k.metrics, EffectsOptions{
 			Resources: resources, RetryQPS: 10, EventQPS: 10, AdmissionQPS: 100, Run: "r1", Clock: clock.RealClock{},
 		})
 		if err != nil {

@@ -50,6 +50,11 @@ type Reporter interface {
 	Report(report planner.GangReport)
 }
 
+// QueueReporter writes Queue objects. ReportQueue does not block.
+type QueueReporter interface {
+	ReportQueue(report planner.QueueReport)
+}
+
 // Effects does in the background what the planner asks for. Its methods only
 // put things into queues: of wake-ups in the order asked, of all else the last
 // one per pod.
@@ -57,6 +62,7 @@ type Effects struct {
 	clients  EffectsClients
 	recorder record.EventRecorder
 	reporter Reporter
+	queues   QueueReporter
 	metrics  *metrics.Metrics
 	opts     EffectsOptions
 
@@ -81,13 +87,13 @@ var _ planner.Effects = (*Effects)(nil)
 type warning struct{ reason, message string }
 
 // NewEffects returns Effects whose queues fill until Run is called.
-func NewEffects(clients EffectsClients, recorder record.EventRecorder, reporter Reporter, m *metrics.Metrics, opts EffectsOptions) (*Effects, error) {
+func NewEffects(clients EffectsClients, recorder record.EventRecorder, reporter Reporter, queues QueueReporter, m *metrics.Metrics, opts EffectsOptions) (*Effects, error) {
 	evicted, err := lru.New[types.UID, struct{}](mostEvicted)
 	if err != nil {
 		return nil, fmt.Errorf("evicted pods: %w", err)
 	}
 	return &Effects{
-		clients: clients, recorder: recorder, reporter: reporter, metrics: m, opts: opts,
+		clients: clients, recorder: recorder, reporter: reporter, queues: queues, metrics: m, opts: opts,
 		wakes: newQueue[wake](), warnings: newQueue[ledger.Pod](), doubts: newQueue[ledger.Pod](),
 		admissions: newQueue[ledger.Pod](), evictions: newQueue[ledger.Pod](),
 		texts: map[ledger.Pod]warning{}, intents: map[ledger.Pod]*intent{}, ends: map[ledger.Pod]*end{}, evicted: evicted,
@@ -112,9 +118,13 @@ func (e *Effects) Verify(pod ledger.Pod) { e.doubts.Add(pod) }
 // Report implements planner.Effects.
 func (e *Effects) Report(report planner.GangReport) { e.reporter.Report(report) }
 
-// truth hears what became of pods in doubt.
+// ReportQueue implements planner.Effects.
+func (e *Effects) ReportQueue(report planner.QueueReport) { e.queues.ReportQueue(report) }
+
+// truth hears what became of pods in doubt, and who may not be evicted now.
 type truth interface {
 	Truth(ctx context.Context, uid types.UID, pod *view.Pod)
+	EvictionRefused(ctx context.Context, uid types.UID)
 }
 
 // newLimiter allows qps a second, and two seconds' worth at once.
@@ -144,7 +154,7 @@ func (e *Effects) Run(ctx context.Context, t truth) {
 			})
 		})
 		running.Go(func() { work(ctx, e.doubts, func(pod ledger.Pod) error { return e.verify(ctx, pod, t) }) })
-		running.Go(func() { work(ctx, e.evictions, func(pod ledger.Pod) error { return e.evict(ctx, pod) }) })
+		running.Go(func() { work(ctx, e.evictions, func(pod ledger.Pod) error { return e.evict(ctx, pod, t) }) })
 	}
 	for range admissionWorkers {
 		running.Go(func() {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
@@ -35,9 +36,16 @@ func (e *Effects) Evict(pod ledger.Pod, reason, message string) {
 	e.evictions.Add(pod)
 }
 
+// Spare implements planner.Effects.
+func (e *Effects) Spare(pod ledger.Pod) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.ends, pod)
+}
+
 // evict asks for the pod's end once. Budgets answer with TooManyRequests, which
 // is like any other failure: it may pass.
-func (e *Effects) evict(ctx context.Context, pod ledger.Pod) error {
+func (e *Effects) evict(ctx context.Context, pod ledger.Pod, t truth) error {
 	e.mu.Lock()
 	wanted := e.ends[pod]
 	e.mu.Unlock()
@@ -67,6 +75,9 @@ func (e *Effects) evict(ctx context.Context, pod ledger.Pod) error {
 		count("given_up")
 		log.Info("Not evicted for a while; it is tried again if it is still wanted", "reason", err.Error())
 	default:
+		if apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
+			t.EvictionRefused(ctx, pod.UID) // perhaps another pod will do
+		}
 		count("failed")
 		log.V(2).Info("Not evicted yet", "reason", err.Error())
 		return fmt.Errorf("evict pod: %w", err)

@@ -28,7 +28,7 @@ func (f *failure) Unwrap() error { return f.cause }
 
 var (
 	errGone  = &failure{label: "gone", advice: "the pod is gone, or another one has its name now; nothing is left to do"}
-	errNoGPU = &failure{label: "no_gpu", advice: "the pod asks for no GPU, so it is not for this extender; the scheduler's managedResources should name the GPU resources only"}
+	errNoGPU = &failure{label: "no_gpu", advice: "the pod asks for no GPU, so it is not for this extender; the scheduler's managedResources should name the GPU resources and tranche.dev/member only"}
 )
 
 // certainty says what a failed Binding tells about the pod.

@@ -61,7 +61,7 @@ func (w *Writer) create(ctx context.Context, report *planner.GangReport) (*v1alp
 			Labels:          map[string]string{contract.ManagedByLabel: contract.ManagedByTranche},
 			OwnerReferences: owners(report),
 		},
-		Spec: v1alpha1.GangSpec{MinCount: report.MinCount},
+		Spec: v1alpha1.GangSpec{MinCount: report.MinCount, Queue: report.Queue},
 	}
 	err := w.client.Create(ctx, gang)
 	log := klog.FromContext(ctx).V(2).WithValues("gang", klog.KObj(gang))
@@ -94,12 +94,15 @@ func owners(report *planner.GangReport) []metav1.OwnerReference {
 }
 
 // follow changes what the system decides in an object that it made: its size,
-// and whom it ends with. An owner is replaced, not added: the object of a
+// its queue, and whom it ends with. An owner is replaced, not added: the object of a
 // workload that was made anew must not end with the old one.
 func (w *Writer) follow(ctx context.Context, gang *v1alpha1.Gang, report *planner.GangReport) error {
 	before := gang.DeepCopy()
 	if report.MinCount > 0 {
 		gang.Spec.MinCount = report.MinCount
+	}
+	if report.Queue != "" {
+		gang.Spec.Queue = report.Queue
 	}
 	if wanted := owners(report); wanted != nil {
 		gang.OwnerReferences = wanted

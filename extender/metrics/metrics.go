@@ -48,11 +48,16 @@ type Metrics struct {
 	// Evictions counts evictions by reason and result: "ok", "gone", "failed",
 	// which is counted for each try, or "given_up".
 	Evictions *prometheus.CounterVec
+	// Reclaims counts how often pods were evicted to make room, by the queue that
+	// it was for.
+	Reclaims *prometheus.CounterVec
 	// Gangs is the number of gangs by phase.
 	Gangs *prometheus.GaugeVec
 	// GangWrites counts writes of Gang objects by verb and result: "ok",
 	// "conflict" or "failed".
 	GangWrites *prometheus.CounterVec
+	// QueueWrites counts the same of Queue objects.
+	QueueWrites *prometheus.CounterVec
 	// Ready and Leader are 1 or 0.
 	Ready, Leader prometheus.Gauge
 }
@@ -92,16 +97,18 @@ func New(reg prometheus.Registerer) *Metrics {
 			// waits for the rate limit.
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 17),
 		}),
-		Evictions: counters("evictions_total", "Evictions of members of gangs, by reason and result; failed tries are made again for a while.", "reason", "result"),
+		Evictions: counters("evictions_total", "Evictions, by reason and result; failed tries are made again for a while.", "reason", "result"),
+		Reclaims:  counters("reclaims_total", "Times that pods were evicted to make room, by the queue of the pod or gang that it was made for.", "queue"),
 		Gangs: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "gangs", Help: "Gangs that have members, by phase.",
 		}, []string{"phase"}),
-		GangWrites: counters("gang_writes_total", "Writes of Gang objects by verb and result; failed ones are made again.", "verb", "result"),
-		Ready:      gauge("ready", "1 if this replica answers kube-scheduler."),
-		Leader:     gauge("leader", "1 if this replica holds the lease."),
+		GangWrites:  counters("gang_writes_total", "Writes of Gang objects by verb and result; failed ones are made again.", "verb", "result"),
+		QueueWrites: counters("queue_writes_total", "Writes of Queue objects by verb and result; failed ones are made again.", "verb", "result"),
+		Ready:       gauge("ready", "1 if this replica answers kube-scheduler."),
+		Leader:      gauge("leader", "1 if this replica holds the lease."),
 	}
 	reg.MustRegister(m.Requests, m.Panics, m.BindFailures, m.HoldReleases, m.PlanMismatches, m.UnplannedPods,
-		m.Retries, m.Waiting, m.Nominations, m.Admissions, m.AdmissionDuration, m.Evictions, m.Gangs, m.GangWrites, m.Ready, m.Leader)
+		m.Retries, m.Waiting, m.Nominations, m.Admissions, m.AdmissionDuration, m.Evictions, m.Reclaims, m.Gangs, m.GangWrites, m.QueueWrites, m.Ready, m.Leader)
 	for _, verb := range Verbs {
 		h := prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: verb + "_duration_seconds",

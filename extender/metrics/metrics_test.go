@@ -29,6 +29,9 @@ func TestMetricsAreWellNamed(t *testing.T) {
 	m.Evictions.WithLabelValues("BelowMinCount", "ok").Inc()
 	m.Gangs.WithLabelValues("Held").Set(1)
 	m.GangWrites.WithLabelValues("create", "ok").Inc()
+	m.QueueWrites.WithLabelValues("patch_status", "ok").Inc()
+	m.Reclaims.WithLabelValues("a").Inc()
+	registry.MustRegister(NewQueueCollector(func() []Queue { return []Queue{{Name: "a", Limit: 100}} }))
 	registry.MustRegister(NewLedgerCollector(func() *ledger.Snapshot { return ledger.New().Snapshot() }))
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
@@ -42,6 +45,37 @@ func TestMetricsAreWellNamed(t *testing.T) {
 		if !strings.HasPrefix(f.GetName(), "tranche_extender_") {
 			t.Errorf("metric %s has another prefix", f.GetName())
 		}
+	}
+}
+
+func TestQueueGauges(t *testing.T) {
+	queues := func() []Queue {
+		return []Queue{
+			{Name: "a", Allocated: 1, Held: 2, Demand: 3, Deserved: 4, FairShare: 5, Limit: 6, Pending: 7},
+			{Name: "b", Limit: -1},
+		}
+	}
+	want := `
+# HELP tranche_extender_queue_pending_gangs Gangs that wait, single pods included, by queue, all below it included.
+# TYPE tranche_extender_queue_pending_gangs gauge
+tranche_extender_queue_pending_gangs{queue="a"} 7
+tranche_extender_queue_pending_gangs{queue="b"} 0
+# HELP tranche_extender_queue_gpu_shares Shares of GPUs by queue, all below it included, and kind: allocated, held, demand, deserved, fair_share, or limit, which is absent where there is none.
+# TYPE tranche_extender_queue_gpu_shares gauge
+tranche_extender_queue_gpu_shares{kind="allocated",queue="a"} 1
+tranche_extender_queue_gpu_shares{kind="allocated",queue="b"} 0
+tranche_extender_queue_gpu_shares{kind="demand",queue="a"} 3
+tranche_extender_queue_gpu_shares{kind="demand",queue="b"} 0
+tranche_extender_queue_gpu_shares{kind="deserved",queue="a"} 4
+tranche_extender_queue_gpu_shares{kind="deserved",queue="b"} 0
+tranche_extender_queue_gpu_shares{kind="fair_share",queue="a"} 5
+tranche_extender_queue_gpu_shares{kind="fair_share",queue="b"} 0
+tranche_extender_queue_gpu_shares{kind="held",queue="a"} 2
+tranche_extender_queue_gpu_shares{kind="held",queue="b"} 0
+tranche_extender_queue_gpu_shares{kind="limit",queue="a"} 6
+`
+	if err := testutil.CollectAndCompare(NewQueueCollector(queues), strings.NewReader(want)); err != nil {
+		t.Error(err)
 	}
 }
 

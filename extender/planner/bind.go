@@ -101,6 +101,9 @@ func (s *state) reserve(t Target, pod *view.Pod, now time.Time) reserved {
 	if reason := unplaceable(pod); reason != "" {
 		return refuse(&RefusedError{reason})
 	}
+	if !pod.UsesGPU {
+		return reserved{} // somebody sent it here that asks for nothing
+	}
 	// 3. A node of another device plugin.
 	if s.foreign[t.Node] && pod.WholeOnly() {
 		s.release(t.UID, now)
@@ -176,7 +179,7 @@ func (p *Planner) Abort(ctx context.Context, t Target) {
 		delete(s.binding, t.UID)
 		if m := s.members[t.UID]; m != nil && m.place != nil && s.p.opts.Gangs {
 			s.p.decided.Delete(t.UID)
-			if s.ledger.Rollback(t.UID, now.Add(capFactor*s.p.opts.GangHoldTimeout)) {
+			if s.ledger.Rollback(t.UID, now.Add(capFactor*s.holdTimeout(m.gang))) {
 				s.p.metrics.HoldReleases.WithLabelValues("bind_failed").Inc()
 				s.bindFailed(m, now)
 			}

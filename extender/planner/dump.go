@@ -26,6 +26,8 @@ type State struct {
 	Waiting []WaitingPod `json:"waiting"`
 	// Gangs are by namespace and name.
 	Gangs []GangState `json:"gangs"`
+	// Queues are those that have an object, by name.
+	Queues []QueueState `json:"queues"`
 }
 
 // GangState is a gang; its counts are those of v1alpha1.GangStatus.
@@ -66,7 +68,7 @@ type WaitingPod struct {
 // not see in the snapshot; the big part is made by the caller.
 func (p *Planner) State(ctx context.Context) (State, error) {
 	state, err := ask(ctx, p, func(_ context.Context, s *state, _ time.Time) State {
-		d := State{ForeignNodes: slices.Sorted(maps.Keys(s.foreign)), BrokenNodes: []BrokenNode{}, Waiting: []WaitingPod{}, Gangs: s.gangStates()}
+		d := State{ForeignNodes: slices.Sorted(maps.Keys(s.foreign)), BrokenNodes: []BrokenNode{}, Waiting: []WaitingPod{}, Gangs: s.gangStates(), Queues: s.p.Queues()}
 		for name, problem := range s.broken {
 			d.BrokenNodes = append(d.BrokenNodes, BrokenNode{name, problem})
 		}
@@ -84,6 +86,9 @@ func (p *Planner) State(ctx context.Context) (State, error) {
 	}
 	if state.ForeignNodes == nil {
 		state.ForeignNodes = []string{}
+	}
+	if state.Queues == nil {
+		state.Queues = []QueueState{}
 	}
 	slices.SortFunc(state.BrokenNodes, func(a, b BrokenNode) int { return strings.Compare(a.Name, b.Name) })
 	state.Dump = p.snapshot.Load().Ledger.Dump()

@@ -26,6 +26,11 @@ type Effects interface {
 	// puts an event with message on it once that has succeeded. It is asked
 	// again while the pod stays.
 	Evict(pod ledger.Pod, reason, message string)
+	// Spare takes an Evict back that has not been obeyed yet.
+	Spare(pod ledger.Pod)
+	// ReportQueue says what a queue's object shall say. Of several reports of one
+	// queue, the last counts.
+	ReportQueue(report QueueReport)
 	// Report says what a gang's object shall say. Of several reports of one
 	// gang, the last counts.
 	Report(report GangReport)
@@ -54,8 +59,19 @@ type GangReport struct {
 	// is none, one is made, with MinCount and Owner. Without it, an object that
 	// the system made and that has no owner is deleted.
 	Keep bool
-	// MinCount is written into objects that the system made, if above 0.
+	// MinCount is written into objects that the system made, if above 0, and so is
+	// Queue, if not empty.
 	MinCount int32
+	Queue    string
 	Owner    *metav1.OwnerReference
 	Status   v1alpha1.GangStatus
+}
+
+// QueueReport is what is to be known of a queue outside.
+type QueueReport struct {
+	Name string
+	// InUse says that pods are charged to the queue or wait in it, or that it
+	// has children: it must not vanish.
+	InUse  bool
+	Status v1alpha1.QueueStatus
 }

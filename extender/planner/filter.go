@@ -34,6 +34,9 @@ func (p *Planner) Filter(ctx context.Context, pod *corev1.Pod, nodes []string) (
 	if v.Member != nil && p.opts.Gangs {
 		return p.filterMember(ctx, v, nodes)
 	}
+	if !v.UsesGPU && v.Problem == "" {
+		return Verdict{Passed: len(nodes)}, nil
+	}
 	snapshot := p.snapshot.Load()
 	verdict, only := p.judge(snapshot, v, nodes)
 	log := klog.FromContext(ctx).V(2)
@@ -69,6 +72,12 @@ func (p *Planner) judge(snapshot *Snapshot, v *view.Pod, nodes []string) (verdic
 		return verdict, -1
 	}
 	decided, isDecided := p.decided.Load(v.UID)
+	if !isDecided && !p.passes(v) {
+		for i := range verdict.Reasons {
+			verdict.Reasons[i] = QueueWaits
+		}
+		return verdict, -1
+	}
 	query := p.query(v)
 	only = -1
 	for i, name := range nodes {

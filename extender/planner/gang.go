@@ -52,8 +52,13 @@ type gangState struct {
 	// are to be told, zero if none is left to be.
 	since, telling time.Time
 	told           string
-	// tried is the capacity at which no place was found.
-	tried uint64
+	// tried is the capacity at which no place was found; lacksRoom says that it
+	// was for lack of room, not of quota.
+	tried     uint64
+	lacksRoom bool
+	// asleep says that it waits for something else than its queue: members that
+	// are not there, or that disagree.
+	asleep bool
 	// deadline is until when a group of held members may take to be bound;
 	// latest bounds how far progress moves it. Zero: no group is held.
 	deadline, latest time.Time
@@ -97,7 +102,12 @@ type member struct {
 	warnedAt time.Time
 	// tried says that a place was sought for it alone.
 	tried bool
+	// exposed says that its gate was lifted only to be seen.
+	exposed bool
 }
+
+// id is the gang's name among wants and reservations.
+func (g *gangState) id() string { return "gang " + g.key.Namespace + "/" + g.key.Name }
 
 // gangOf returns the state of a gang, made if it is new.
 func (s *state) gangOf(key GangKey) *gangState {
@@ -124,13 +134,29 @@ func (s *state) observeGang(o *view.Gang) {
 		// An earlier leader saw it start.
 		g.started = true
 	}
+	moved := g.object == nil || g.object.Queue != o.Queue
 	g.object = o
 	g.tried = 0
+	if moved {
+		s.recount(g)
+	}
+}
+
+// recount counts the members anew, after the gang's object has named another
+// queue for them.
+func (s *state) recount(g *gangState) {
+	for uid, m := range g.members {
+		if s.counted[uid] != nil {
+			s.count(m.pod)
+			s.book(uid)
+		}
+	}
 }
 
 func (s *state) forgetGang(key GangKey) {
 	if g := s.gangs[key]; g != nil {
 		g.object, g.reported, g.tried = nil, nil, 0
+		s.recount(g)
 		g.dirty, s.gangsDirty = true, true
 	}
 }

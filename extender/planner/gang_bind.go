@@ -128,7 +128,7 @@ func (s *state) reserveMember(m *member, t Target, now time.Time) reserved {
 	waiting := m.arrival
 	if !g.deadline.IsZero() && !m.came {
 		// Coming again is no progress.
-		g.deadline = now.Add(s.p.opts.GangHoldTimeout)
+		g.deadline = now.Add(s.holdTimeout(g))
 		if g.deadline.After(g.latest) {
 			g.deadline = g.latest
 		}
@@ -178,7 +178,7 @@ func (s *state) commitCome(g *gangState, t *standing, now time.Time) {
 			s.commit(o)
 			g.dirty, s.gangsDirty = true, true
 			// Whose call has run out of time comes again.
-			g.deadline = now.Add(s.p.opts.GangHoldTimeout)
+			g.deadline = now.Add(s.holdTimeout(g))
 			g.latest = g.deadline
 		}
 	}
@@ -195,8 +195,11 @@ func (s *state) commit(m *member) {
 	}
 	s.binding[uid] = committed.Node
 	s.p.decided.Store(uid, committed.Node)
-	plan := committed.Plan
-	s.dismiss(m.arrival, reserved{r: Reservation{Plan: &plan}})
+	var r Reservation
+	if plan := committed.Plan; len(plan.Containers) > 0 {
+		r.Plan = &plan // a member without GPUs has none
+	}
+	s.dismiss(m.arrival, reserved{r: r})
 	m.arrival = nil
 }
 
@@ -244,11 +247,11 @@ func (s *state) bindFailed(m *member, now time.Time) {
 	}
 	g.why = why
 	if t := s.stand(g); t.need() > 0 && !g.started {
-		g.deadline = now.Add(s.p.opts.GangHoldTimeout)
+		g.deadline = now.Add(s.holdTimeout(g))
 		g.latest = g.deadline
 		return
 	}
-	m.deadline = now.Add(s.p.opts.GangHoldTimeout)
+	m.deadline = now.Add(s.holdTimeout(g))
 }
 
 // mostBindFailures is how often in a row a member may fail to be bound before

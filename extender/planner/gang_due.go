@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // dueGang is a gang to be looked at.
@@ -47,6 +49,28 @@ func (d *dueGang) created() time.Time {
 		return time.Time{}
 	}
 	return d.t.live[0].pod.Created
+}
+
+// first is the UID of the first live member.
+func (d *dueGang) first() types.UID {
+	if len(d.t.live) == 0 {
+		return ""
+	}
+	return d.t.live[0].pod.UID
+}
+
+// contends says whether the gang wants places for which queues have turns:
+// repairs of what has begun go before all of them.
+func (d *dueGang) contends() bool {
+	if d.urgency() < 2 || len(d.t.live) == 0 {
+		return false
+	}
+	for _, m := range d.t.idle {
+		if m.place == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // expects says whether time alone changes something about g.

@@ -17,7 +17,7 @@ func (s *state) watchTorn(log logr.Logger, g *gangState, t *standing, now time.T
 		g.torn = time.Time{}
 	case g.torn.IsZero():
 		g.torn = now
-	case now.Sub(g.torn) >= tornFactor*s.p.opts.GangHoldTimeout:
+	case now.Sub(g.torn) >= tornFactor*s.holdTimeout(g):
 		s.evictRest(log, g, t, now, eventTorn, fmt.Sprintf(
 			"Only %d of the %d members of gang %s could be bound before an interruption, and no place was found for the rest in time, so the part is taken back and the gang starts again as a whole.", t.bound, t.minCount, g.key.Name))
 	}
@@ -25,7 +25,7 @@ func (s *state) watchTorn(log logr.Logger, g *gangState, t *standing, now time.T
 
 // watchStale ends a gang that cannot go on below its minimum, if it says so.
 func (s *state) watchStale(log logr.Logger, g *gangState, t *standing, now time.Time) {
-	grace := s.p.opts.StalenessGracePeriod
+	grace := s.staleness(g)
 	if g.object != nil && g.object.Staleness != nil {
 		grace = *g.object.Staleness
 	}

@@ -115,6 +115,9 @@ func (w *world) restart() {
 			})
 		}
 	}
+	if w.before != nil {
+		w.before()
+	}
 	for _, pod := range pods {
 		w.tell(pod)
 	}

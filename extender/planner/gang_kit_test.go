@@ -67,6 +67,10 @@ type world struct {
 	// those that the planner asked to go.
 	accepted map[types.UID]string
 	evicted  []string
+	// before is called by restart before pods are told of.
+	before func()
+	// made counts calls of submit.
+	made int
 	// posted are the pods whose Binding reached the API server, in order.
 	posted []string
 	binds  sync.WaitGroup
@@ -106,7 +110,9 @@ func (w *world) change(uid types.UID, edit func(pod *corev1.Pod)) {
 }
 
 func (w *world) tell(pod *corev1.Pod) {
-	w.p.Observe(w.Context(), view.PodOf(pod, w.p.opts.Resources))
+	if v := view.PodOf(pod, w.p.opts.Resources); v != nil {
+		w.p.Observe(w.Context(), v)
+	}
 	if u := view.UsageOf(pod); u != nil {
 		w.p.ObserveUsage(w.Context(), u)
 	} else {
@@ -170,6 +176,10 @@ func (w *world) schedule() {
 }
 
 func (w *world) scheduleOne(pod *corev1.Pod) {
+	if !contract.InterestsExtender(&pod.Spec, w.p.opts.Resources) {
+		w.change(pod.UID, func(p *corev1.Pod) { p.Spec.NodeName, p.Status.Phase = w.nodes[0], corev1.PodRunning })
+		return
+	}
 	offered := make([]string, 0, len(w.nodes))
 	for _, n := range w.nodes {
 		if w.refuses == nil || !w.refuses(pod, n) {
@@ -222,16 +232,20 @@ func (w *world) bind(pod *corev1.Pod, node string) {
 		return
 	}
 	w.checkWhole(pod)
-	text, err := r.Plan.Format()
-	if err != nil {
-		w.Error(err)
+	text := ""
+	if r.Plan != nil {
+		if text, err = r.Plan.Format(); err != nil {
+			w.Error(err)
+		}
 	}
 	w.mu.Lock()
 	w.posted = append(w.posted, pod.Name)
 	w.mu.Unlock()
 	w.change(pod.UID, func(p *corev1.Pod) {
 		p.Spec.NodeName = node
-		p.Annotations[contract.PlanAnnotation] = text
+		if text != "" {
+			p.Annotations[contract.PlanAnnotation] = text
+		}
 		p.Status.Phase = corev1.PodRunning
 		p.Status.NominatedNodeName = ""
 	})
@@ -276,6 +290,15 @@ func (w *world) checkWhole(pod *corev1.Pod) {
 // goOn lets everybody work for a time.
 func (w *world) goOn(d time.Duration) {
 	w.goOnBy(d, tick)
+}
+
+// goOnWithoutEvicting leaves those who are to go where they are.
+func (w *world) goOnWithoutEvicting(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		w.admit()
+		w.schedule()
+		w.after(tick)
+	}
 }
 
 func (w *world) goOnBy(d, step time.Duration) {

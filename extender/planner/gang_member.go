@@ -33,7 +33,7 @@ func (s *state) observeMember(pod *view.Pod, now time.Time) {
 	before := m.pod
 	m.pod = pod
 	if pod.Node == "" {
-		m.shape = gang.ShapeOf(pod.Request, pod.Needs, pod.Constraints, s.p.policy(pod))
+		m.shape = gang.ShapeOf(pod.Request, pod.Needs, pod.Constraints, s.policyOf(pod))
 	}
 	switch {
 	case pod.Member.Succeeded:

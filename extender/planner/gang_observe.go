@@ -76,6 +76,7 @@ func (s *state) observeUsage(uid types.UID, after *view.Usage) {
 		n.used = n.used.Sub(before.Needs)
 		delete(s.usage, uid)
 		s.capacity++
+		s.logGain(before.Node)
 		if n.view == nil {
 			s.forgetNode(before.Node)
 		}

@@ -14,13 +14,14 @@ import (
 
 // place holds what was found, all of it, and hands the pods to the scheduler.
 func (s *state) place(log logr.Logger, g *gangState, chosen []*member, found []gang.Place, keep keeper, now time.Time) {
+	s.endReservation(g.id(), now)
 	// All that move go before the first arrives: they may change places.
 	for _, m := range chosen {
 		if m.place != nil && !keep(m) {
 			s.unplace(m, now)
 		}
 	}
-	expires := now.Add(capFactor*s.p.opts.GangHoldTimeout + backstop)
+	expires := now.Add(capFactor*s.holdTimeout(g) + backstop)
 	admissions := make([]Admission, 0, len(chosen))
 	for i, m := range chosen {
 		if m.place != nil {

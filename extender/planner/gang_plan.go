@@ -30,15 +30,25 @@ const (
 	evictAgain = 30 * time.Second
 )
 
-// planGangs looks at all gangs for which something has changed, those first
-// that have begun, and plans what can be planned.
-func (s *state) planGangs(log logr.Logger, now time.Time) {
-	if !s.p.Live() || now.Before(s.nextPlan) {
+// planRound looks at all gangs for which something has changed and at the single
+// pods that wait, and plans what can be planned: gangs that have begun first,
+// then as the queues' shares say.
+func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
+	room := s.served != s.capacity
+	if !s.p.Live() || now.Before(s.nextPlan) || !s.gangsDirty && !room && (!timed || !s.expects(now)) {
 		return
 	}
-	r := &round{s: s, failed: map[string]*gang.Shortfall{}}
-	var due []*dueGang
+	if s.divided != s.inventories {
+		s.divided = s.inventories
+		s.divideCluster()
+	}
+	s.settleBooks()
+	r := &round{s: s, failed: map[string]*gang.Shortfall{}, spots: map[spotKey]*spots{}}
+	capacity := s.capacity
 	s.gangsDirty = false
+	done := true
+	var due []*dueGang
+	l := s.newLanes()
 	for _, g := range s.gangs {
 		if g.dirty || g.expects(now) || g.why != nil && g.tried != s.capacity && !now.Before(g.notBefore) {
 			due = append(due, &dueGang{g, s.stand(g)})
@@ -46,26 +56,58 @@ func (s *state) planGangs(log logr.Logger, now time.Time) {
 	}
 	slices.SortFunc(due, func(a, b *dueGang) int { return a.compare(b) })
 	for i, d := range due {
+		if d.contends() {
+			l.addGang(d)
+			continue
+		}
 		s.planGang(log, r, d.g, d.t, now)
 		if took := s.p.opts.Clock.Since(now); took > planBudget {
 			for _, later := range due[i+1:] {
 				later.g.dirty, s.gangsDirty = true, true
 			}
+			done = false
 			break
 		}
+	}
+	if done {
+		for _, q := range s.queues {
+			if len(q.waiting) > 0 && (room || s.newcomers) {
+				l.addPods(q)
+			}
+		}
+		done = r.serve(log, l, now)
+	}
+	r.flush()
+	if done {
+		s.newcomers, s.served = false, capacity
+		r.makeRoom(log, l, now)
+	} else {
+		s.gangsDirty = true
 	}
 	s.nextPlan = now.Add(planPart * s.p.opts.Clock.Since(now))
 }
 
+// expects says whether time alone changes something about any gang.
+func (s *state) expects(now time.Time) bool {
+	for _, g := range s.gangs {
+		if g.expects(now) {
+			return true
+		}
+	}
+	return false
+}
+
 // planGang brings one gang as far as it gets, and reports.
 func (s *state) planGang(log logr.Logger, r *round, g *gangState, t *standing, now time.Time) {
-	g.dirty = false
+	g.dirty, g.lacksRoom = false, false
 	if !g.notBefore.IsZero() && !now.Before(g.notBefore) {
 		g.notBefore, g.tried = time.Time{}, 0
 	}
 	s.settleProgress(log, g, t, now)
 	s.expireGang(log, g, t, now)
-	switch why := s.unready(g, t); {
+	why := s.unready(g, t)
+	s.setAsleep(g, why != nil && t.committed == 0)
+	switch {
 	case len(t.live) == 0:
 		g.wait(why)
 	case why != nil:
@@ -110,7 +152,7 @@ func (s *state) settleProgress(log logr.Logger, g *gangState, t *standing, now t
 	if t.need() == 0 || g.started {
 		for _, m := range t.idle {
 			if m.place != nil && m.deadline.IsZero() {
-				m.deadline = now.Add(s.p.opts.GangHoldTimeout)
+				m.deadline = now.Add(s.holdTimeout(g))
 			}
 			if m.arrival != nil {
 				s.commit(m) // whom it waited for is not needed any more
@@ -136,6 +178,12 @@ func (s *state) planGroup(log logr.Logger, r *round, g *gangState, t *standing, 
 	}
 	slices.SortFunc(t.idle, preferred)
 	chosen := t.idle[:need]
+	if why := s.gangAdmits(g, chosen); why != nil {
+		s.dropPlaces(g, t.idle, now, "quota")
+		g.tried = s.capacity
+		g.wait(why)
+		return
+	}
 	// Whom the scheduler knows to have a place keeps it if that is possible,
 	// whom it has accepted there all the more.
 	for _, keep := range []keeper{
@@ -145,12 +193,16 @@ func (s *state) planGroup(log logr.Logger, r *round, g *gangState, t *standing, 
 	} {
 		found, short := r.plan(g, chosen, t, keep, now)
 		if short == nil {
+			if why = s.gangMayHold(g, chosen, found); why != nil {
+				break
+			}
 			s.place(log, g, chosen, found, keep, now)
-			g.deadline = now.Add(s.p.opts.GangHoldTimeout)
-			g.latest = now.Add(capFactor * s.p.opts.GangHoldTimeout)
+			g.deadline = now.Add(s.holdTimeout(g))
+			g.latest = now.Add(capFactor * s.holdTimeout(g))
 			return
 		}
-		why = &reason{string(short.Reason), short.Message(), 0}
+		why = s.inQueue(&reason{string(short.Reason), short.Message(), 0}, chosen)
+		g.lacksRoom = true
 		if t.placed == 0 {
 			break
 		}
@@ -185,16 +237,26 @@ func (s *state) planEach(log logr.Logger, r *round, g *gangState, t *standing, n
 		}
 		one := t.idle[i : i+1]
 		m.tried = true
+		if why = s.gangAdmits(g, one); why != nil {
+			waiting++
+			why.members = waiting
+			g.tried = s.capacity
+			continue
+		}
 		found, short := r.plan(g, one, t, keepNone, now)
 		if short == nil {
+			if why = s.gangMayHold(g, one, found); why != nil {
+				g.tried = s.capacity
+				continue
+			}
 			s.fill(g, found[0], now)
 			s.place(log, g, one, found, keepNone, now)
-			m.deadline = now.Add(s.p.opts.GangHoldTimeout)
+			m.deadline = now.Add(s.holdTimeout(g))
 			continue
 		}
 		waiting++
 		why = &reason{string(short.Reason), short.Message(), waiting}
-		g.tried = s.capacity
+		g.tried, g.lacksRoom = s.capacity, true
 	}
 	switch {
 	case t.need() > 0 && g.started && why == nil && t.placed < t.need():

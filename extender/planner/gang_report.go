@@ -69,6 +69,7 @@ func (s *state) reportGang(g *gangState, t *standing, now time.Time) {
 	r := GangReport{
 		Key: g.key, Keep: len(g.members) > 0,
 		MinCount: int32(t.minCount),
+		Queue:    s.queueOfMembers(t.live),
 		Owner:    commonOwner(t.live), Status: s.gangStatus(g, t),
 	}
 	g.retell = time.Time{}
@@ -180,6 +181,14 @@ func conditions(before []metav1.Condition, g *gangState, t *standing, now time.T
 	set(v1alpha1.GangAdmitted, t.minCount > 0 && t.committed+t.placed >= t.minCount, "AllHavePlaces", no, message)
 	set(v1alpha1.GangStarted, g.started, "AllWereBound", "NotYet", "")
 	return list
+}
+
+// queueOfMembers is the queue that members are counted in.
+func (s *state) queueOfMembers(live []*member) string {
+	if len(live) == 0 {
+		return ""
+	}
+	return s.queueName(live[0].pod.UID)
 }
 
 // commonOwner is the controller of all members, nil if they differ.

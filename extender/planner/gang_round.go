@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/tranche-dev/tranche/pkg/gang"
 	"github.com/tranche-dev/tranche/pkg/ledger"
+	"github.com/tranche-dev/tranche/pkg/queue"
 )
 
 // round is one look at gangs. What it learns of nodes is good as long as
@@ -22,6 +24,23 @@ type round struct {
 	// equal ones need no try.
 	failed   map[string]*gang.Shortfall
 	failedAt uint64
+	// spots are the nodes for single pods, by shape; admissions are the pods to
+	// be handed to the scheduler when the round is over.
+	spots      map[spotKey]*spots
+	admissions []Admission
+	// lowest is the lowest priority that runs in each queue, nil before it is
+	// asked for.
+	lowest map[string]int32
+	// over are the queues that use more than their share, nil before it is asked.
+	over []string
+}
+
+// flush hands the admitted pods over.
+func (r *round) flush() {
+	if len(r.admissions) > 0 {
+		r.s.p.effects.Admit(r.admissions)
+		r.admissions = nil
+	}
 }
 
 // prepare makes the list of nodes.
@@ -82,13 +101,16 @@ func (r *round) plan(g *gangState, chosen []*member, t *standing, keep keeper, n
 		} else {
 			delete(g.vacancies, uid)
 			delete(s.vacant, uid)
+			s.uncount(uid)
 		}
 	}
+	maps.Copy(opts.Without, s.seatsFor(g.id()))
 	plain := len(opts.Without) == 0
+	name, ask := s.gangAsk(chosen)
 	for _, m := range chosen {
-		one := gang.Member{
-			Pod: ref(m.pod), Request: m.pod.Request, Policy: s.p.policy(m.pod),
-			Needs: m.pod.Needs, Constraints: m.pod.Constraints, Shape: m.shape, Avoid: m.avoided(now),
+		one := s.memberFor(m, name, ask, now)
+		if len(one.Request.Models) != len(m.pod.Request.Models) {
+			plain = false
 		}
 		if m.place != nil && keep(m) {
 			one.Pinned, one.Plan = m.place.Node, m.place.Plan
@@ -110,6 +132,16 @@ func (r *round) plan(g *gangState, chosen []*member, t *standing, keep keeper, n
 		r.failed[signature.String()] = short
 	}
 	return places, short
+}
+
+// memberFor is what is sought for a member of a gang in a queue, which asks for
+// that much.
+func (s *state) memberFor(m *member, name string, ask queue.Amounts, now time.Time) gang.Member {
+	request, _ := s.narrowed(m.pod.Request, name, ask)
+	return gang.Member{
+		Pod: ref(m.pod), Request: request, Policy: s.policyOf(m.pod),
+		Needs: m.pod.Needs, Constraints: m.pod.Constraints, Shape: m.shape, Avoid: m.avoided(now),
+	}
 }
 
 // each does f with all members among uids that have a place.

@@ -14,7 +14,7 @@ import (
 )
 
 // runWorld runs f in a world of nodes a, b, ... with four GPUs each.
-func runWorld(t *testing.T, nodes int, f func(w *world)) {
+func runWorld(t *testing.T, nodes int, f func(w *world), set ...func(o *Options)) {
 	t.Helper()
 	run(t, func(k *kit) {
 		names := make([]string, 0, nodes)
@@ -27,7 +27,7 @@ func runWorld(t *testing.T, nodes int, f func(w *world)) {
 		}
 		f(w)
 		w.finish()
-	})
+	}, set...)
 }
 
 func (w *world) wantBound(gang string, want int) {

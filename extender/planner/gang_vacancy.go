@@ -21,8 +21,12 @@ const vacancyTimeout = 10 * time.Second
 // would hold its GPUs in vain.
 func (s *state) vacate(m *member, r *ledger.Record, now time.Time) {
 	g := m.gang
-	if !g.started || m.pod.Member.Succeeded || s.stand(g).need() == 0 {
+	t := s.stand(g)
+	if !g.started || m.pod.Member.Succeeded || t.need() == 0 {
 		return
+	}
+	if t.bound == t.succeeded || s.expelled[m.pod.UID] {
+		return // nobody is left to be repaired for, or it went for somebody else
 	}
 	claim := claimOf(r)
 	claim.Plan = contract.Plan{}
@@ -32,6 +36,7 @@ func (s *state) vacate(m *member, r *ledger.Record, now time.Time) {
 		}
 		g.vacancies[r.Pod.UID] = true
 		s.vacant[r.Pod.UID] = true
+		s.count(m.pod) // others of its queue must not use up its quota either
 	}
 }
 
@@ -88,4 +93,5 @@ func (s *state) fillOne(g *gangState, uid types.UID, now time.Time) {
 	if r, ok := s.ledger.Release(uid); ok {
 		s.gain(r.Node, now)
 	}
+	s.uncount(uid)
 }

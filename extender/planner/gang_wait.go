@@ -31,7 +31,7 @@ func (s *state) unready(g *gangState, t *standing) *reason {
 	if t.minCount == 0 {
 		return &reason{v1alpha1.ReasonMinCountUnknown, fmt.Sprintf("nobody says how many pods gang %s needs; give its pods, or their owner, the annotation tranche.dev/gang-min-count, or create a Gang of that name with spec.minCount", g.key.Name), 0}
 	}
-	if why := disagreement(t.live); why != nil {
+	if why := g.disagreement(t.live); why != nil {
 		return why
 	}
 	if here := t.committed + len(t.idle); here < t.minCount && !g.started {
@@ -41,7 +41,7 @@ func (s *state) unready(g *gangState, t *standing) *reason {
 }
 
 // disagreement says whether members ask to be treated differently.
-func disagreement(live []*member) *reason {
+func (g *gangState) disagreement(live []*member) *reason {
 	first := live[0].pod
 	for _, m := range live[1:] {
 		switch {
@@ -49,7 +49,7 @@ func disagreement(live []*member) *reason {
 			return &reason{v1alpha1.ReasonMembersDisagree, fmt.Sprintf(
 				"members have different priorities: %s has %d, %s has %d; give all pods of a gang the same priorityClassName",
 				first.Name, first.Member.Priority, m.pod.Name, m.pod.Member.Priority), 0}
-		case m.pod.Member.Queue != first.Member.Queue:
+		case m.pod.Member.Queue != first.Member.Queue && (g.object == nil || g.object.Managed || g.object.Queue == ""):
 			return &reason{v1alpha1.ReasonMembersDisagree, fmt.Sprintf(
 				"members are in different queues: %s in %q, %s in %q; give all pods of a gang the same label tranche.dev/queue",
 				first.Name, first.Member.Queue, m.pod.Name, m.pod.Member.Queue), 0}

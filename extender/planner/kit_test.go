@@ -31,7 +31,9 @@ type effects struct {
 	// withdrawn and evicted are names of pods.
 	withdrawn []string
 	evicted   []string
+	spared    []string
 	reports   map[GangKey]GangReport
+	queues    map[string]QueueReport
 }
 
 func (e *effects) Wake(pod ledger.Pod, _ uint64) { e.note(&e.woken, pod.Name) }
@@ -56,6 +58,16 @@ func (e *effects) Report(r GangReport) {
 	e.reports[r.Key] = r
 }
 
+func (e *effects) Spare(pod ledger.Pod) { e.note(&e.spared, pod.Name) }
+func (e *effects) ReportQueue(r QueueReport) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.queues == nil {
+		e.queues = map[string]QueueReport{}
+	}
+	e.queues[r.Name] = r
+}
+
 func (e *effects) note(list *[]string, text string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -78,6 +90,8 @@ type kit struct {
 	effects *effects
 	metrics *metrics.Metrics
 	stop    func()
+	// set changes the planner's options.
+	set []func(o *Options)
 }
 
 const (
@@ -86,13 +100,17 @@ const (
 	gangHoldTimeout = time.Minute
 )
 
-func newPlanner(tb testing.TB, e Effects) (*Planner, *metrics.Metrics) {
+func newPlanner(tb testing.TB, e Effects, set ...func(o *Options)) (*Planner, *metrics.Metrics) {
 	tb.Helper()
 	m := metrics.New(prometheus.NewRegistry())
-	p, err := New(Options{
+	opts := Options{
 		Resources: contract.DefaultResources(), Placement: contract.PlacementBinpack, HoldTimeout: holdTimeout, Clock: clock.RealClock{},
 		Gangs: true, Nominate: true, GangBindTimeout: gangBindTimeout, GangHoldTimeout: gangHoldTimeout,
-	}, m, e)
+	}
+	for _, f := range set {
+		f(&opts)
+	}
+	p, err := New(opts, m, e)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -100,19 +118,28 @@ func newPlanner(tb testing.TB, e Effects) (*Planner, *metrics.Metrics) {
 }
 
 // run runs f with a planner whose time passes only when everybody waits.
-func run(t *testing.T, f func(k *kit)) {
+func run(t *testing.T, f func(k *kit), set ...func(o *Options)) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &kit{T: t}
+		k := &kit{T: t, set: set}
 		k.start()
+		k.rebuilt()
 		f(k)
 		k.stop()
 	})
 }
 
+// rebuilt says that everything that exists has been observed.
+func (k *kit) rebuilt() {
+	k.Helper()
+	if err := k.p.Rebuilt(k.Context()); err != nil {
+		k.Fatal(err)
+	}
+}
+
 // start runs a planner that knows nothing yet.
 func (k *kit) start() {
 	k.effects = &effects{}
-	k.p, k.metrics = newPlanner(k.T, k.effects)
+	k.p, k.metrics = newPlanner(k.T, k.effects, k.set...)
 	ctx, cancel := context.WithCancel(k.Context())
 	done := make(chan struct{})
 	p := k.p

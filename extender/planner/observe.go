@@ -63,14 +63,22 @@ func (p *Planner) event(ctx context.Context, f func(log logr.Logger, s *state, n
 }
 
 func (s *state) observe(log logr.Logger, pod *view.Pod, now time.Time) {
+	if !pod.Ended {
+		s.count(pod)
+	}
 	s.charge(log, pod, now)
 	switch {
-	case pod.Member == nil:
-	case s.p.opts.Gangs:
+	case pod.Member != nil && s.p.opts.Gangs:
 		s.observeMember(pod, now)
-	case pod.Member.Gated:
-		// Gangs are switched off: nobody waits.
+	case pod.Gated && !s.p.opts.Queues:
+		// What the gate is for is switched off: nobody waits.
 		s.p.effects.Admit([]Admission{{Pod: ref(pod), Gated: true, Version: s.ledger.Version()}})
+	}
+	if s.p.opts.Queues {
+		s.book(pod.UID)
+	}
+	if e := s.pending[pod.UID]; e != nil && pod.Gated && s.p.opts.Queues {
+		s.enlist(e)
 	}
 }
 
@@ -95,7 +103,10 @@ func (s *state) charge(log logr.Logger, pod *view.Pod, now time.Time) {
 			e.waiting = false
 			s.waitingChanged = true
 		}
-		if pod.Member == nil || !s.p.opts.Gangs {
+		if r, ok := s.ledger.Get(pod.UID); pod.Deleting && ok && r.State == ledger.Held {
+			s.release(pod.UID, now) // nobody binds it any more
+		}
+		if !pod.Deleting && (pod.Member == nil || !s.p.opts.Gangs) && pod.UsesGPU {
 			s.observeNomination(e, now)
 			s.explainUnasked(e, now)
 		}
@@ -145,6 +156,7 @@ func (s *state) forget(uid types.UID, now time.Time) {
 	s.unpend(uid, now)
 	s.p.parsed.Remove(uid)
 	s.forgetUnplanned(uid)
+	s.uncount(uid)
 }
 
 // unpend ends what is remembered of a pod only until it is bound.
@@ -154,7 +166,9 @@ func (s *state) unpend(uid types.UID, now time.Time) {
 		return
 	}
 	delete(s.pending, uid)
+	s.unkeepFor(e)
 	s.forgetNomination(uid)
+	s.p.admitted.Delete(uid)
 	s.waitingChanged = s.waitingChanged || e.waiting
 	if s.woken[uid] != nil {
 		// What was left free for it is for others, unless it was taken.
@@ -168,6 +182,10 @@ func (s *state) allocate(log logr.Logger, pod *view.Pod, now time.Time) {
 	s.unpend(pod.UID, now)
 	s.p.parsed.Remove(pod.UID)
 	delete(s.unconfirmed, pod.UID)
+	if !pod.UsesGPU {
+		s.release(pod.UID, now) // what it held was for the planner's eyes only
+		return
+	}
 	if pod.Plan == nil {
 		s.observeUnplanned(log, pod, now)
 		return
@@ -188,7 +206,9 @@ func (s *state) allocate(log logr.Logger, pod *view.Pod, now time.Time) {
 
 func (s *state) observeNode(log logr.Logger, node *view.Node, now time.Time) {
 	s.nodeOf(node.Name).view = node
+	s.inventories++
 	s.capacity++
+	s.logGain(node.Name)
 	if foreign := node.Foreign(); foreign != s.foreign[node.Name] {
 		s.foreignChanged = true
 		if foreign {
@@ -236,17 +256,27 @@ func (s *state) sweep(now time.Time) {
 	}
 	// 2. Pods that only Filter told of, and reasons that nobody reads any more.
 	for uid, e := range s.pending {
-		if e.waiting {
+		switch {
+		case e.why != nil:
+			s.tellPod(e, e.why, now)
+		case e.waiting:
 			s.report(e, now)
 		}
 		if !e.watched && now.Sub(e.touched) > forgetAfter {
 			s.unpend(uid, now)
+			s.uncount(uid)
 		}
 	}
 	for _, m := range s.members {
 		if m.warned != "" && m.pod.Node == "" && now.Sub(m.warnedAt) >= reportAgain {
 			m.warned = ""
 			s.stirGang(m.pod.UID)
+		}
+	}
+	s.lapse(now)
+	for uid := range s.expelled {
+		if s.counted[uid] == nil {
+			delete(s.expelled, uid)
 		}
 	}
 	// 3. Room that nobody can have missed any more.

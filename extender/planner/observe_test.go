@@ -71,7 +71,7 @@ func TestForcedDeletionKeepsTheChargeForTheGracePeriod(t *testing.T) {
 		k.after(20 * time.Second)
 		k.wantCharged("a", 0, 60, 0)
 		k.after(lingerMargin + tick)
-		k.wantCharged("a", 0, 0, 0)
+		k.wantCharged("a", 0, 0, 50) // for the pod that waited
 		if woken := k.effects.take(&k.effects.woken); len(woken) != 1 || woken[0] != "next" {
 			t.Errorf("woken: %q, want the pod that waited", woken)
 		}

@@ -31,6 +31,21 @@ type Options struct {
 	HoldTimeout time.Duration
 	Clock       clock.WithTicker
 
+	// Queues says whether queues are heeded. Without, the gates of single pods are
+	// lifted and everybody takes what is free.
+	Queues bool
+	// DefaultQueue is for GPU pods that name none; empty: they are in none.
+	DefaultQueue string
+	// Reclaim says whether queues take back what they are entitled to, and pods
+	// of high priority the places of others in their queue. EvictionsInFlight
+	// bounds how many pods may be on their way out for that at a time.
+	Reclaim           bool
+	EvictionsInFlight int
+	// ReservationDelay is how long a gang that is entitled to its places must
+	// have waited before what becomes free is put by for it, ReservationTimeout
+	// for how long that is done. 0: never.
+	ReservationDelay, ReservationTimeout time.Duration
+
 	// Gangs says whether gangs are heeded. Without, all gates are lifted and
 	// members are placed like any other pods.
 	Gangs bool
@@ -65,6 +80,16 @@ type Planner struct {
 	// places holds the node of gang members that have a place (string by
 	// types.UID). Only the owner writes; Filter reads.
 	places sync.Map
+
+	// admitted are single pods that hold a place which a round gave them
+	// (struct{} by types.UID). Only the owner writes; Filter reads.
+	admitted sync.Map
+	// gates are what Filter knows of queues, nil before anything is.
+	gates atomic.Pointer[gates]
+
+	// queueGauges are the queues' sums for metrics and State, nil before there are
+	// any.
+	queueGauges atomic.Pointer[[]QueueState]
 
 	// live is whether Observe and ObserveNode have told of everything once.
 	live atomic.Bool
@@ -116,9 +141,7 @@ func (p *Planner) Run(ctx context.Context) {
 			p.batch(ctx, s, c)
 		case <-ticker.C():
 			s.tick(klog.FromContext(ctx), p.opts.Clock.Now())
-			s.favour(p.opts.Clock.Now())
-			s.planGangs(klog.FromContext(ctx), p.opts.Clock.Now())
-			p.publish(s)
+			p.finish(ctx, s, true)
 			s.flush()
 		}
 	}
@@ -143,15 +166,25 @@ func (p *Planner) batch(ctx context.Context, s *state, first command) {
 		}
 		break
 	}
-	s.favour(p.opts.Clock.Now())
-	if s.gangsDirty && p.opts.Gangs {
-		s.planGangs(klog.FromContext(ctx), p.opts.Clock.Now())
-	}
-	p.publish(s)
+	p.finish(ctx, s, false)
 	for _, reply := range replies {
 		reply()
 	}
 	s.flush()
+}
+
+// finish draws the consequences of what has changed and makes them visible.
+// What has become free goes to those for whom it was made free before anybody
+// else sees it. timed says that time has passed since the last call with it.
+func (p *Planner) finish(ctx context.Context, s *state, timed bool) {
+	log := klog.FromContext(ctx)
+	s.topUp(p.opts.Clock.Now())
+	s.favour(p.opts.Clock.Now())
+	s.planRound(log, p.opts.Clock.Now(), timed)
+	s.settleBooks()
+	s.reportQueues(p.opts.Clock.Now())
+	p.publish(s)
+	p.publishGates(s, p.opts.Clock.Now())
 }
 
 // send hands c over without waiting for its effect.
@@ -214,10 +247,15 @@ func (p *Planner) query(pod *view.Pod) *placement.Query {
 	})
 }
 
-// policy is the one that applies to pod.
+// policy is the one that applies to pod: its own, else its queue's.
 func (p *Planner) policy(pod *view.Pod) placement.Policy {
 	if pod.Request.Placement != "" {
 		return placement.For(pod.Request.Placement)
+	}
+	if g := p.gates.Load(); g != nil {
+		if own := g.placements[pod.Queue]; own != "" {
+			return placement.For(own)
+		}
 	}
 	return placement.For(p.opts.Placement)
 }

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -12,7 +13,8 @@ import (
 	"github.com/tranche-dev/tranche/pkg/units"
 )
 
-// Preempt says on which nodes pod would fit once the given victims are gone.
+// Preempt says on which nodes pod would fit once the given victims are gone, and
+// these may go.
 func (p *Planner) Preempt(ctx context.Context, pod *corev1.Pod, victims map[string][]types.UID) map[string]bool {
 	keep := make(map[string]bool, len(victims))
 	v := p.view(pod)
@@ -31,6 +33,20 @@ func (p *Planner) Preempt(ctx context.Context, pod *corev1.Pod, victims map[stri
 			}
 			gone[v.UID] = true
 			keep[node] = p.query(v).Check(without(snapshot.Ledger.Node(node), gone)) == ""
+		}
+	}
+	if v != nil {
+		// Preemption is rare, so the owner may be asked. Without an answer nobody
+		// is evicted.
+		spared, err := ask(ctx, p, func(_ context.Context, s *state, _ time.Time) map[string]bool {
+			ok := make(map[string]bool, len(victims))
+			for node, uids := range victims {
+				ok[node] = s.spares(v, uids)
+			}
+			return ok
+		})
+		for node := range keep {
+			keep[node] = keep[node] && err == nil && spared[node]
 		}
 	}
 	klog.FromContext(ctx).V(2).Info("Preemption asked for", "pod", klog.KObj(pod), "nodes", len(victims), "kept", countTrue(keep))

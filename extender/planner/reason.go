@@ -26,6 +26,12 @@ const (
 	NotOffered Reason = "the nodes that have such GPUs are closed to the pod by the scheduler's own filters"
 	// GangWaits: not all of the gang's members have a place.
 	GangWaits Reason = "the pod's gang is not admitted yet, see the pod's events and its Gang"
+	// NoResources: nodes have the GPUs, but not the cpu, memory or other resources
+	// that the pod asks for beside them. It is for events only.
+	NoResources Reason = "nodes that have such GPUs free have not enough cpu, memory or other resources beside them"
+	// QueueWaits: the pod's queue, or one above it, is full, stopped or above its
+	// share; the numbers are in the pod's events.
+	QueueWaits Reason = "the pod's queue does not admit it yet, see the pod's events and its Queue"
 	// GangElsewhere: the gang's plan has the pod on another node.
 	GangElsewhere Reason = "the pod's gang has its place for it on another node"
 )
@@ -50,6 +56,7 @@ var reasons = []reasonText{
 	{Decided, "Decided", ""},
 	{GangElsewhere, "GangElsewhere", ""},
 	{GangWaits, "GangWaits", ""},
+	{QueueWaits, "QueueWaits", ""},
 	{placement.Malformed, "Malformed", cannotBe + "correct the pod's limits and tranche.dev annotations."},
 	{placement.NoInventory, "NoInventory", "None of the nodes that the scheduler offered has GPUs under Tranche; label GPU nodes with tranche.dev/node=true, and look at the node plugin's pods."},
 	{placement.OtherGrain, "OtherGrain", "An administrator must set the same number of shares per GPU for extender and node plugin."},
@@ -65,6 +72,7 @@ var reasons = []reasonText{
 	{placement.NotEnoughFree, "NotEnoughFree", comesFree},
 	{placement.NotEnoughGPUs, "NotEnoughGPUs", comesFree},
 	{placement.NotTogether, "NotTogether", comesFree},
+	{NoResources, "NoResources", comesFree},
 }
 
 // hope ranks a reason; unknown ones last, so that a new one is not hidden.

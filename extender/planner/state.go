@@ -12,6 +12,8 @@ import (
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/ledger"
 	"github.com/tranche-dev/tranche/pkg/placement"
+	"github.com/tranche-dev/tranche/pkg/queue"
+	"github.com/tranche-dev/tranche/pkg/units"
 )
 
 // state is what the planner's goroutine owns. Nobody else touches it.
@@ -65,18 +67,60 @@ type state struct {
 	// capacity grows whenever a gang that found no place might find one.
 	capacity uint64
 
+	// tree has the queues' sums, queues what else there is to them.
+	tree       *queue.Tree
+	queues     map[string]*queueState
+	namespaces map[string]*view.Namespace
+	counted    map[types.UID]*counted
+	// largest is the memory of the largest GPU.
+	largest units.MiB
+	// divided is the count of nodes' changes for which divideCluster was called;
+	// inventories is that count now.
+	divided, inventories uint64
+	// queueTold says that queues are to be reported, nextReport not before when.
+	queueTold  bool
+	nextReport time.Time
+	// gatesStale says that what Filter knows of queues is to be made anew.
+	gatesStale bool
+	nextGates  time.Time
+	// newcomers says that single pods wait that no round has served; served is
+	// the capacity at which a round served all.
+	newcomers bool
+	served    uint64
+	// hopeless are shapes of single pods that fitted nowhere.
+	hopeless map[spotKey]*hopeless
+	// shapes numbers the shapes of single pods that have been served.
+	shapes    map[string]int
+	lastShape int
+	gains     gains
+	// wanting are those near the heads of their queues for which there is no room.
+	wanting map[string]*want
+	// reservations are by the want's id; topUpDue says that some may get more.
+	reservations map[string]*reservation
+	topUpDue     bool
+	// stubborn are pods that could not be evicted, and until when they are left
+	// alone.
+	stubborn  map[types.UID]time.Time
+	nextWants time.Time
+	lastWants time.Time
+	// expelled are pods that were asked to go for others: nothing is kept for
+	// their successors.
+	expelled map[types.UID]bool
+	// leaving are bound pods that are being deleted.
+	leaving map[types.UID]bool
+	// specs counts changes of queues.
+	specs uint64
+	// untold are single pods whose reason is not told yet.
+	untold map[types.UID]*pending
+
 	// later are answers to give when readers can see what led to them.
 	later []func()
 
-	// gained are nodes that may have more room than when pods were refused;
-	// recent remembers since which ledger version, for refusals that are based
-	// on an older snapshot.
-	gained map[string]bool
+	// recent are nodes that got more room a moment ago, for refusals that are
+	// based on an older snapshot.
 	recent map[string]gain
 	// woken are the pending pods that were woken and have not answered.
 	woken map[types.UID]*pending
-	// nextWake keeps waking from taking more than a small part of the time.
-	nextWake time.Time
 	// nextSweep is when housekeeping is due.
 	nextSweep time.Time
 	// verdicts are what nowhere found for each shape at the ledger's version
@@ -106,6 +150,25 @@ type pending struct {
 	reported   string
 	reportedAt time.Time
 
+	// why is what a pod that planRound serves waits for, told the kind of it that
+	// its last event was about.
+	why       *reason
+	told      string
+	toldShape int
+	// shapeID is equal for pods that fit in the same places and wait for the same
+	// reasons, 0 before it is asked for.
+	shapeID int
+	// listed says that it is in the list of the queue lane.
+	listed bool
+	lane   string
+	// futile says that no wait would help; exposed that its gate was lifted only
+	// to be seen.
+	futile, exposed bool
+	// kept is what its hold keeps of a node besides GPUs, nil if nothing.
+	kept *kept
+	// item is its place in the lane of a round.
+	item item
+
 	// woken is when the pod was last made to be tried again, zero if that has
 	// been answered; wokenFor is the node with room for it. After wake-ups in
 	// vain it is left alone until quiet.
@@ -116,7 +179,7 @@ type pending struct {
 }
 
 func newState(p *Planner) *state {
-	return &state{
+	s := &state{
 		p: p, ledger: ledger.New(),
 		foreign: map[string]bool{}, broken: map[string]string{},
 		pending: map[types.UID]*pending{}, binding: map[types.UID]string{}, unconfirmed: map[types.UID]time.Time{}, lingering: map[types.UID]time.Time{},
@@ -124,8 +187,15 @@ func newState(p *Planner) *state {
 		preemptors: map[types.UID]*preemptor{},
 		gangs:      map[GangKey]*gangState{}, members: map[types.UID]*member{}, vacant: map[types.UID]bool{},
 		nodes: map[string]*nodeState{}, usage: map[types.UID]*view.Usage{}, moved: map[string]bool{},
-		gained: map[string]bool{}, recent: map[string]gain{}, woken: map[types.UID]*pending{},
+		tree: queue.New(), queues: map[string]*queueState{}, namespaces: map[string]*view.Namespace{}, counted: map[types.UID]*counted{},
+		hopeless: map[spotKey]*hopeless{}, shapes: map[string]int{}, untold: map[types.UID]*pending{}, leaving: map[types.UID]bool{}, expelled: map[types.UID]bool{},
+		wanting: map[string]*want{}, reservations: map[string]*reservation{}, stubborn: map[types.UID]time.Time{},
+		recent: map[string]gain{}, woken: map[types.UID]*pending{},
 	}
+	if p.opts.Queues {
+		s.implyDefault()
+	}
+	return s
 }
 
 // flush gives the answers that were put off.
@@ -144,15 +214,38 @@ func (s *state) tick(log logr.Logger, now time.Time) {
 	for _, r := range s.ledger.Expire(now) {
 		s.p.metrics.HoldReleases.WithLabelValues("expired").Inc()
 		log.V(2).Info("Hold expired", "pod", klog.KRef(r.Pod.Namespace, r.Pod.Name), "node", r.Node)
-		delete(s.vacant, r.Pod.UID)
+		if s.vacant[r.Pod.UID] {
+			delete(s.vacant, r.Pod.UID)
+			s.uncount(r.Pod.UID)
+		}
 		if m := s.members[r.Pod.UID]; m != nil {
 			s.clearPlace(m)
+		}
+		if e := s.pending[r.Pod.UID]; e != nil {
+			s.unkeepFor(e)
+			s.p.admitted.Delete(r.Pod.UID)
+			s.enlist(e)
 		}
 		s.gain(r.Node, now)
 	}
 	s.settleSwaps(log, now)
 	s.settleLingering(now)
-	s.wake(log, now)
+	s.settleWoken(now)
+	s.tellUntold(now)
+	s.tendReservations(now)
+	s.drain(log, now)
+	if len(s.wanting) > 0 {
+		for _, w := range s.wanting {
+			if w.next.After(s.lastWants) && !now.Before(w.next) {
+				s.nextWants = now
+			}
+		}
+		s.lastWants = now
+		if !now.Before(s.nextWants) {
+			s.nextWants = now.Add(wantsEvery)
+			s.gangsDirty = true
+		}
+	}
 	if !now.Before(s.nextSweep) {
 		s.nextSweep = now.Add(sweepEvery)
 		s.sweep(now)
@@ -163,8 +256,13 @@ func (s *state) tick(log logr.Logger, now time.Time) {
 	}
 }
 
+// wantsEvery is how often those for which there is no room are looked at, when
+// nothing but time has changed.
+const wantsEvery = time.Second
+
 // hold plans pod on node and holds it there. The reason is empty if it does.
 func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
+	s.topUp(now) // what has just become free may be kept for somebody
 	if r, ok := s.ledger.Get(pod.UID); ok && r.State == ledger.Allocated {
 		if r.Node == node {
 			return ""
@@ -174,6 +272,9 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 	plan, reason := s.p.query(pod).Plan(s.ledger.Node(node))
 	if reason != "" {
 		return reason
+	}
+	if why := s.mayHold(pod, plan, node); why != nil {
+		return QueueWaits
 	}
 	before, held := s.ledger.Get(pod.UID)
 	refusal := s.ledger.Hold(ledger.Claim{Pod: ref(pod), Node: node, Charges: plan.Charges(pod.Roles), Plan: plan}, now.Add(s.p.opts.HoldTimeout))
@@ -185,6 +286,9 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 	if held && before.Node != node {
 		s.gain(before.Node, now)
 	}
+	if e := s.pending[pod.UID]; e != nil && e.kept != nil && e.kept.node != node {
+		s.keepFor(e, node, pod.Needs)
+	}
 	s.touch(pod, now).settle(s, node, now)
 	return ""
 }
@@ -193,6 +297,10 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 func (s *state) release(uid types.UID, now time.Time) {
 	delete(s.unconfirmed, uid)
 	s.p.decided.Delete(uid)
+	if e := s.pending[uid]; e != nil {
+		s.unkeepFor(e)
+		s.p.admitted.Delete(uid)
+	}
 	if m := s.members[uid]; m != nil {
 		s.clearPlace(m)
 	}
@@ -220,7 +328,7 @@ func (s *state) touch(pod *view.Pod, now time.Time) *pending {
 // show puts a newer view of the pod in place.
 func (e *pending) show(pod *view.Pod) {
 	e.pod = pod
-	e.shape = fmt.Sprint(pod.Request)
+	e.shape, e.shapeID = fmt.Sprint(pod.Request), 0
 }
 
 // charges is what a plan costs.

@@ -1,11 +1,15 @@
 package planner
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/gang"
+	"github.com/tranche-dev/tranche/pkg/queue"
+	"github.com/tranche-dev/tranche/pkg/units"
 )
 
 // The reasons of events.
@@ -13,6 +17,7 @@ const (
 	eventInvalid     = "InvalidGPURequest"
 	eventUnavailable = "GPUUnavailable"
 	eventUnplanned   = "UnplannedGPU"
+	eventQueueWaits  = "QueueWaiting"
 )
 
 // refused notes that no node of a Filter call took pod. offered are the nodes
@@ -25,6 +30,13 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 	e.show(pod)
 	if !e.waiting {
 		e.waiting, e.since = true, now
+	}
+	defer s.enlist(e)
+	if reason == QueueWaits {
+		// The round that serves its queue finds the words.
+		e.reason, s.waitingChanged = reason, true
+		s.answerWake(e, offered, now)
+		return
 	}
 	if final(reason) {
 		// What the offered nodes lack may be on others.
@@ -62,6 +74,7 @@ func (s *state) explainUnasked(e *pending, now time.Time) {
 	e.waiting, e.since, e.reason = true, now, reason
 	s.waitingChanged = true
 	s.report(e, now)
+	s.enlist(e)
 }
 
 // nowhere says why no node of the cluster has GPUs for the pod; empty if one
@@ -110,8 +123,12 @@ func (s *state) allows(name string, pod *view.Pod) bool {
 // pod that waits for a day must still say why.
 const reportAgain = 40 * time.Minute
 
-// report puts an event on the pod if there is something new to say.
+// report puts an event on the pod if there is something new to say. Of a pod in
+// a queue the round that serves it knows more.
 func (s *state) report(e *pending, now time.Time) {
+	if s.counted[e.pod.UID] != nil && e.reason != Invalid {
+		return
+	}
 	kind, text := eventUnavailable, Message(e.reason)
 	if e.reason == Invalid {
 		kind, text = eventInvalid, e.pod.Problem
@@ -121,6 +138,76 @@ func (s *state) report(e *pending, now time.Time) {
 	}
 	e.reported, e.reportedAt = text, now
 	s.p.effects.Warn(ref(e.pod), kind, text)
+}
+
+// tellPod notes why a pod that a round has served is not admitted, and has its
+// event written when that has lasted.
+func (s *state) tellPod(e *pending, why *reason, now time.Time) {
+	if e.why == nil || e.why.word != why.word {
+		e.since = now
+	}
+	e.why = why
+	if !e.waiting {
+		e.waiting, s.waitingChanged = true, true
+	}
+	if why.word != eventUnavailable {
+		e.reason, s.waitingChanged = QueueWaits, true
+	}
+	if why.word == eventInvalid {
+		e.reason = Invalid
+	}
+	if e.told != why.word || e.toldShape != e.shapeID || now.Sub(e.reportedAt) >= reportAgain {
+		s.untold[e.pod.UID] = e
+	}
+}
+
+// tellUntold writes the events of pods whose reason has lasted.
+func (s *state) tellUntold(now time.Time) {
+	for uid, e := range s.untold {
+		switch {
+		case s.pending[uid] != e || e.why == nil:
+			delete(s.untold, uid)
+		case now.Sub(e.since) >= tellAfter:
+			delete(s.untold, uid)
+			text := sentence(e.why.message)
+			e.told, e.toldShape = e.why.word, e.shapeID
+			if e.reported == text && now.Sub(e.reportedAt) < reportAgain {
+				continue // kube-scheduler's path has said the same
+			}
+			e.reported, e.reportedAt = text, now
+			kind := eventQueueWaits
+			if e.why.word == eventUnavailable || e.why.word == eventInvalid {
+				kind = e.why.word
+			}
+			s.p.effects.Warn(ref(e.pod), kind, text)
+		}
+	}
+}
+
+// sentence ends a text with one full stop, and begins it like a sentence.
+func sentence(text string) string {
+	text = strings.TrimSuffix(text, ".") + "."
+	return strings.ToUpper(text[:1]) + text[1:]
+}
+
+// noRoom says why there is no place for a pod that its queue would take.
+func (s *state) noRoom(e *pending, name string, r Reason) *reason {
+	e.reason = r
+	s.waitingChanged = s.waitingChanged || e.waiting
+	why := &reason{word: eventUnavailable, message: Message(r)}
+	if q := s.queues[name]; q == nil || q.view == nil || final(r) {
+		return why
+	}
+	why.message = strings.TrimSuffix(why.message, ".") + s.standingText(name, "the pod", s.wants(e.pod.UID))
+	return why
+}
+
+// standingText says what a queue has of what it is due, and what who asks for.
+func (s *state) standingText(name, who string, ask queue.Amounts) string {
+	u := s.tree.Usage(name)
+	return fmt.Sprintf(". %s asks for %s; queue %s has %s of its present fair share of %s", strings.ToUpper(who[:1])+who[1:],
+		s.amountText(queue.GPU, ask.Get(queue.GPU)), name,
+		view.GPUsOf(units.Shares(u.Allocated.Get(queue.GPU)+u.Held.Get(queue.GPU)), s.perGPU()), s.amountText(queue.GPU, u.FairShare.Get(queue.GPU)))
 }
 
 // settle notes that the pod got a place on node, at least for now.

@@ -2,18 +2,11 @@ package planner
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
-
 	"github.com/tranche-dev/tranche/extender/view"
-	"github.com/tranche-dev/tranche/pkg/ledger"
-	"github.com/tranche-dev/tranche/pkg/placement"
 )
 
 const (
@@ -37,8 +30,8 @@ type gain struct {
 func (s *state) gain(node string, now time.Time) {
 	s.capacity++
 	s.moved[node] = true
-	s.favourDue = true
-	s.gained[node] = true
+	s.favourDue, s.topUpDue = true, true
+	s.logGain(node)
 	s.recent[node] = gain{s.ledger.Version(), now}
 }
 
@@ -47,7 +40,7 @@ func (s *state) gain(node string, now time.Time) {
 func (s *state) missed(seen uint64) {
 	for node, g := range s.recent {
 		if g.version > seen {
-			s.gained[node] = true
+			s.logGain(node)
 		}
 	}
 }
@@ -59,9 +52,10 @@ func (s *state) answerWake(e *pending, offered []string, now time.Time) {
 		return
 	}
 	if slices.Contains(offered, e.wokenFor) {
-		e.vain = 0 // another pod was quicker
+		e.vain = 0 // it was asked about before it was seen to have its place
 	} else {
 		s.inVain(e, now)
+		s.release(e.pod.UID, now)
 	}
 	s.answered(e)
 }
@@ -79,89 +73,15 @@ func (s *state) inVain(e *pending, now time.Time) {
 	s.gain(e.wokenFor, now)
 }
 
-// wake makes the scheduler try pods for which there is room now, on the nodes
-// that gained some: those of high priority, then the oldest first, and no more than fit at the same time.
-func (s *state) wake(log logr.Logger, now time.Time) {
-	for _, e := range s.woken {
+// settleWoken gives up on pods that were woken and did not come.
+func (s *state) settleWoken(now time.Time) {
+	for uid, e := range s.woken {
 		if now.Sub(e.woken) >= answerWithin {
 			s.inVain(e, now)
 			s.answered(e)
+			s.release(uid, now)
 		}
 	}
-	if len(s.gained) == 0 || now.Before(s.nextWake) {
-		return
-	}
-	r := room{s: s, nodes: slices.Sorted(maps.Keys(s.gained)), tried: map[string]*ledger.Ledger{}, hopeless: map[string]bool{}}
-	clear(s.gained)
-	for _, e := range s.waitingPods() {
-		switch {
-		case unplaceable(e.pod) != "" || now.Before(e.quiet):
-			continue
-		case s.woken[e.pod.UID] != nil:
-			// Its room is taken, though it is not asked twice.
-			r.takeOn(s.p.query(e.pod), e.pod, e.wokenFor)
-			continue
-		}
-		node := r.take(e)
-		if node == "" {
-			continue
-		}
-		e.woken, e.wokenFor = now, node
-		s.woken[e.pod.UID] = e
-		log.V(2).Info("Woken", "pod", klog.KRef(e.pod.Namespace, e.pod.Name), "node", node)
-		s.p.effects.Wake(ref(e.pod), s.ledger.Version())
-	}
-	took := s.p.opts.Clock.Now().Sub(now)
-	s.nextWake = now.Add(wakePart * took)
-}
-
-// wakePart bounds waking to a twentieth of the planner's time, however many
-// pods wait.
-const wakePart = 20
-
-// room is what is left on the nodes with gains while pods are being woken.
-type room struct {
-	s     *state
-	nodes []string
-	// tried are the nodes as they would be with the pods woken so far.
-	tried map[string]*ledger.Ledger
-	// hopeless are shapes that fit nowhere any more: room only shrinks.
-	hopeless map[string]bool
-}
-
-// take finds a node for a pod and takes the room there; "" if there is none.
-func (r *room) take(e *pending) string {
-	if r.hopeless[e.shape] {
-		return ""
-	}
-	query := r.s.p.query(e.pod)
-	for _, name := range r.nodes {
-		if r.takeOn(query, e.pod, name) {
-			return name
-		}
-	}
-	r.hopeless[e.shape] = true
-	return ""
-}
-
-// takeOn takes the room for a pod on one node, if it is there.
-func (r *room) takeOn(query *placement.Query, pod *view.Pod, name string) bool {
-	l := r.tried[name]
-	if l == nil {
-		// Most pods fit on no node, so a copy is made only for those that do.
-		n := r.s.ledger.Node(name)
-		if query.Check(n) != "" {
-			return false
-		}
-		l = scratch(n, map[types.UID]bool{pod.UID: true})
-		r.tried[name] = l
-	}
-	plan, reason := query.Plan(l.Node(name))
-	if reason != "" {
-		return false
-	}
-	l.Allocate(ledger.Claim{Pod: ref(pod), Node: name, Charges: plan.Charges(pod.Roles)})
-	return true
 }
 
 // before orders pods as they are served: by priority, then by age.

@@ -41,6 +41,8 @@ func (quiet) Admit([]planner.Admission)        {}
 func (quiet) Withdraw(ledger.Pod)              {}
 func (quiet) Evict(ledger.Pod, string, string) {}
 func (quiet) Report(planner.GangReport)        {}
+func (quiet) ReportQueue(planner.QueueReport)  {}
+func (quiet) Spare(ledger.Pod)                 {}
 
 // observer says what the test wants.
 type observer struct {

@@ -24,6 +24,8 @@ type Gang struct {
 	// Required says whether they must.
 	NodeLabel string
 	Required  bool
+	// Queue is the queue of its members, empty if it leaves that to them.
+	Queue string
 	// Started says that all of its minimum were bound once.
 	Started bool
 }

@@ -57,13 +57,7 @@ func memberOf(pod *corev1.Pod) (*Member, error) {
 	if pod.Spec.NodeName != "" {
 		return m, nil
 	}
-	for _, g := range pod.Spec.SchedulingGates {
-		if g.Name == contract.AdmissionGate {
-			m.Gated = true
-		} else {
-			m.ForeignGates = append(m.ForeignGates, g.Name)
-		}
-	}
+	m.Gated, m.ForeignGates = gatesOf(pod)
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
 			m.Refusal = c.Message

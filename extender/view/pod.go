@@ -12,8 +12,8 @@ import (
 	"github.com/tranche-dev/tranche/pkg/gang"
 )
 
-// Pod is a pod that uses GPUs. It is never changed after PodOf made it, so all
-// holders may share it.
+// Pod is a pod that uses GPUs, or that is counted in a queue. It is never
+// changed after PodOf made it, so all holders may share it.
 type Pod struct {
 	UID                              types.UID
 	Namespace, Name, ResourceVersion string
@@ -34,6 +34,25 @@ type Pod struct {
 	// end them.
 	Grace time.Duration
 
+	// Queue is the queue that its label names, empty if it has none.
+	Queue string
+	// Gated says that an unbound pod has our scheduling gate; ForeignGates are
+	// others.
+	Gated        bool
+	ForeignGates []string
+	// Free says that nothing the planner cannot judge, such as pod affinity or
+	// topology spread, bears on the choice among nodes.
+	Free bool
+	// Nonpreempting says that its priority class lets nobody be evicted for it.
+	Nonpreempting bool
+	// Started is when a bound pod began to use its node.
+	Started time.Time
+	// MilliCPU and Memory, in bytes, are what a queue is charged beside GPUs.
+	MilliCPU, Memory int64
+
+	// UsesGPU says that it asks for some part of a GPU. One that does not is known
+	// for its queue, and perhaps for its gang.
+	UsesGPU bool
 	// Request is what it asks for; Problem, if not empty, the sentence that
 	// says why that cannot be understood.
 	Request contract.Request
@@ -65,9 +84,10 @@ type Devices struct {
 	Count map[contract.GPUUUID]int
 }
 
-// PodOf returns what the extender needs of pod, nil if it uses no GPU.
+// PodOf returns what the extender needs of pod, nil if it uses no GPU and is in
+// no queue.
 func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
-	if !contract.UsesGPU(&pod.Spec, res) {
+	if !contract.InterestsExtender(&pod.Spec, res) && pod.Labels[contract.QueueLabel] == "" {
 		return nil
 	}
 	p := &Pod{
@@ -81,11 +101,19 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 	if pod.Spec.Priority != nil {
 		p.Priority = *pod.Spec.Priority
 	}
+	needs := gang.RequestsOf(pod)
+	p.Queue, p.MilliCPU, p.Memory = strings.Clone(pod.Labels[contract.QueueLabel]), needs.MilliCPU, needs.Memory
 	if p.Node == "" {
-		p.Needs, p.Constraints = gang.RequestsOf(pod), gang.ConstraintsOf(pod)
+		p.Needs, p.Constraints = needs, gang.ConstraintsOf(pod)
 		p.Nominated = pod.Status.NominatedNodeName
+		p.Gated, p.ForeignGates = gatesOf(pod)
+		p.Free = free(&pod.Spec)
+		p.Nonpreempting = pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever
+	} else if !p.Ended {
+		p.Started = startedAt(pod)
 	}
 	p.Unschedulable = p.Node == "" && unschedulable(&pod.Status)
+	p.UsesGPU = contract.UsesGPU(&pod.Spec, res)
 	req, err := contract.ParsePod(pod, res)
 	if err != nil {
 		p.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -234,6 +262,9 @@ func (p *Pod) Demand(container string) (contract.Demand, bool) {
 // an earlier or later view of the same pod. Most updates of a running pod are
 // of that kind: conditions, restart counts, readiness.
 func (p *Pod) SameDecision(o *Pod) bool {
+	if p.Queue != o.Queue || p.Gated != o.Gated || !slices.Equal(p.ForeignGates, o.ForeignGates) || !p.Started.Equal(o.Started) || p.MilliCPU != o.MilliCPU || p.Memory != o.Memory {
+		return false
+	}
 	if p.UID != o.UID || p.Node != o.Node || p.Deleting != o.Deleting || p.Ended != o.Ended || p.Unschedulable != o.Unschedulable || p.Nominated != o.Nominated || p.Problem != o.Problem || p.PlanProblem != o.PlanProblem {
 		return false
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/tranche-dev/tranche/pkg/contract"
 )
 
-// gangsAgain is how soon a CustomResourceDefinition that comes late is noticed.
+// gangsAgain is how soon a CustomResourceDefinition that comes late is noticed,
+// that of queues too.
 const gangsAgain = 5 * time.Second
 
 // gangKind are the Gang objects, read through c.
@@ -56,6 +57,7 @@ func gangOf(o *v1alpha1.Gang) *view.Gang {
 		Managed:    o.Labels[contract.ManagedByLabel] == contract.ManagedByTranche,
 		MinCount:   o.Spec.MinCount,
 		DisruptAll: o.Spec.DisruptionMode == v1alpha1.DisruptAll,
+		Queue:      o.Spec.Queue,
 		Started:    meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.GangStarted),
 	}
 	if p := o.Spec.StalenessGracePeriod; p != nil {

@@ -53,7 +53,9 @@ func (h *heard) ForgetGroup(_ context.Context, namespace, name string) {
 }
 
 // all is an audience for everything.
-func all(h *heard) Audience { return Audience{Pods: h, Nodes: h, Usages: h, Gangs: h, Groups: h} }
+func all(h *heard) Audience {
+	return Audience{Pods: h, Nodes: h, Usages: h, Gangs: h, Groups: h, Queues: h, Namespaces: h}
+}
 
 // watching runs a watcher in a bubble of its own.
 type watching struct {

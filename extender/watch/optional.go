@@ -14,8 +14,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// kind is a kind of objects that the API server may not serve. V is what is
-// told of one.
+// kind is a kind of objects that the API server may not serve, or not to us. V
+// is what is told of one.
 type kind[V any] struct {
 	name string
 	// object is an empty one.
@@ -66,7 +66,7 @@ func startOptional(ctx context.Context, running *sync.WaitGroup, kinds ...option
 			if ctx.Err() != nil {
 				return ErrNotSynced
 			}
-			klog.FromContext(ctx).Info("Going on without objects that cannot be read; gangs may lack what they say", "kind", k.String())
+			klog.FromContext(ctx).Info("Going on without objects that cannot be read; gangs and queues lack what they say", "kind", k.String())
 		}
 	}
 	return nil

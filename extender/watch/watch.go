@@ -51,35 +51,50 @@ type Groups interface {
 	ForgetGroup(ctx context.Context, namespace, name string)
 }
 
+// Queues hears of Queue objects.
+type Queues interface {
+	ObserveQueue(ctx context.Context, queue *view.Queue)
+	ForgetQueue(ctx context.Context, name string)
+}
+
+// Namespaces hears of namespaces, whose labels queues select them by.
+type Namespaces interface {
+	ObserveNamespace(ctx context.Context, namespace *view.Namespace)
+	ForgetNamespace(ctx context.Context, name string)
+}
+
 // Audience is who is told. Usages, Gangs and Groups are given together, or not
-// at all: then gangs are off, and nothing is watched or kept for them.
+// at all: then gangs are off, and nothing is watched or kept for them. So are
+// Queues and Namespaces.
 type Audience struct {
-	Pods   Pods
-	Nodes  Nodes
-	Usages Usages
-	Gangs  Gangs
-	Groups Groups
+	Pods       Pods
+	Nodes      Nodes
+	Usages     Usages
+	Gangs      Gangs
+	Groups     Groups
+	Queues     Queues
+	Namespaces Namespaces
 }
 
 // Watcher runs the informers.
 type Watcher struct {
 	client kubernetes.Interface
-	gangs  client.WithWatch
+	custom client.WithWatch
 	res    contract.Resources
 	to     Audience
 }
 
-// New returns a Watcher that has not begun. gangs reads Gang objects.
-func New(client kubernetes.Interface, gangs client.WithWatch, res contract.Resources, to Audience) *Watcher {
-	return &Watcher{client: client, gangs: gangs, res: res, to: to}
+// New returns a Watcher that has not begun. custom reads Gang and Queue objects.
+func New(client kubernetes.Interface, custom client.WithWatch, res contract.Resources, to Audience) *Watcher {
+	return &Watcher{client: client, custom: custom, res: res, to: to}
 }
 
 // ErrNotSynced is returned if ctx ended before everything was told once.
 var ErrNotSynced = errors.New("stopped before all nodes and pods were read")
 
-// Run tells of all nodes, of all gangs, then of all pods, calls synced, and
-// goes on with what changes until ctx ends. Nothing is told after it has
-// returned.
+// Run tells of all nodes, of all namespaces, queues and gangs, then of all
+// pods, calls synced, and goes on with what changes until ctx ends. Nothing is
+// told after it has returned.
 func (w *Watcher) Run(ctx context.Context, synced func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -90,10 +105,8 @@ func (w *Watcher) Run(ctx context.Context, synced func(ctx context.Context) erro
 	if err := w.start(ctx, &running, &corev1.Node{}, fresh(nodes.List, nodes.Watch), w.cutNode, &nodeHandler{ctx, w}); err != nil {
 		return err
 	}
-	if w.to.Gangs != nil {
-		if err := startOptional(ctx, &running, gangKind(w.gangs, w.to.Gangs), groupKind(w.client, w.to.Groups)); err != nil {
-			return err
-		}
+	if err := startOptional(ctx, &running, w.optional()...); err != nil {
+		return err
 	}
 	if err := w.start(ctx, &running, &corev1.Pod{}, fresh(pods.List, pods.Watch), w.cutPod, &podHandler{ctx, w}); err != nil {
 		return err
@@ -103,6 +116,18 @@ func (w *Watcher) Run(ctx context.Context, synced func(ctx context.Context) erro
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// optional are the kinds that are told of before pods are.
+func (w *Watcher) optional() []optional {
+	var kinds []optional
+	if w.to.Queues != nil {
+		kinds = append(kinds, namespaceKind(w.client, w.to.Namespaces), queueKind(w.custom, w.res.PerGPU, w.to.Queues))
+	}
+	if w.to.Gangs != nil {
+		kinds = append(kinds, gangKind(w.custom, w.to.Gangs), groupKind(w.client, w.to.Groups))
+	}
+	return kinds
 }
 
 // start runs an informer and returns when handler has been told of all that

@@ -102,6 +102,7 @@ func TestTellsOfNodesThenPodsThenChanges(t *testing.T) {
 		must(err)
 		step("heartbeat")
 		delete(node.Annotations, contract.InventoryAnnotation)
+		node.Status.Allocatable = nil // of GPUs, or it would be somebody else's
 		_, err = nodes.Update(ctx, node, metav1.UpdateOptions{})
 		must(err)
 		step("no inventory", "node a gpus=0 foreign=false broken=false")

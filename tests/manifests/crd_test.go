@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"sigs.k8s.io/yaml"
@@ -29,8 +30,12 @@ import (
 func admitted(t *testing.T, crd, object string) (map[string]any, []string) {
 	t.Helper()
 	props, structural := gangSchema(t, crd)
+	text, err := yaml.YAMLToJSONStrict([]byte(object))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var o map[string]any
-	if err := yaml.UnmarshalStrict([]byte(object), &o); err != nil {
+	if err := utiljson.Unmarshal(text, &o); err != nil { // whole numbers are integers, as in the API server
 		t.Fatal(err)
 	}
 	defaulting.Default(o, structural)

@@ -102,15 +102,16 @@ func TestRightsAreTheseAndNoOthers(t *testing.T) {
 	}
 	want := map[string][]string{
 		"tranche-extender": slices.Concat(
-			write("/events", "create", "patch"), read("/nodes", "/pods"), write("/pods", "patch"), write("/pods/binding", "create"),
+			write("/events", "create", "patch"), read("/nodes", "/pods", "/namespaces"), write("/pods", "patch"), write("/pods/binding", "create"),
 			write("/pods/status", "patch"), write("/pods/eviction", "create"),
 			read("tranche.dev/gangs", "scheduling.k8s.io/podgroups"), write("tranche.dev/gangs", "create", "update", "patch", "delete"),
 			write("tranche.dev/gangs/status", "update", "patch"),
+			read("tranche.dev/queues"), write("tranche.dev/queues", "patch"), write("tranche.dev/queues/status", "patch"),
 			write("/secrets/tranche-extender-tls here", "get", "update"),
 			write("coordination.k8s.io/leases here", "create"), write("coordination.k8s.io/leases/tranche-extender here", "get", "update"),
 		),
 		"tranche-webhook": slices.Concat(
-			read("/namespaces", "/nodes"), owners,
+			read("/namespaces", "/nodes", "tranche.dev/queues"), owners,
 			read(mutating, validating), write(mutating, "update", "patch"), write(validating, "update", "patch"),
 			read("/secrets/tranche-webhook-tls here"), write("/secrets/tranche-webhook-tls here", "update", "patch"),
 		),

@@ -9,9 +9,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
+	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/units"
 )
 
 // Every sample is a request that the parser understands as its comment says.
@@ -34,6 +37,7 @@ func TestSamplesAskForWhatTheySay(t *testing.T) {
 			Demands: []contract.Demand{app("main", contract.Demand{Shares: 34})},
 			Models:  []string{"NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3"},
 		},
+		"job-in-queue.yaml":  {Demands: []contract.Demand{app("main", contract.Demand{Shares: 25})}},
 		"job-gang.yaml":      {Demands: []contract.Demand{app("main", contract.Demand{Shares: 50})}},
 		"gang-topology.yaml": {Demands: []contract.Demand{app("server", contract.Demand{Memory: 20 << 10})}},
 		"pod-two-containers.yaml": {Demands: []contract.Demand{
@@ -78,6 +82,46 @@ func TestSamplesOfGangsCanStart(t *testing.T) {
 	// One after the other would wait for the first to be ready, and it for the gang.
 	if set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement {
 		t.Errorf("podManagementPolicy %s", set.Spec.PodManagementPolicy)
+	}
+}
+
+// The sample's queues are a tree without a fault, whose leaves deserve no more
+// than there is, and the Job is in a leaf.
+func TestSampleQueuesAreATree(t *testing.T) {
+	all := samples(t)
+	queues := map[string]*view.Queue{}
+	for _, o := range of[*v1alpha1.Queue](all["queues-company.yaml"]) {
+		text, err := yaml.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, problems := admitted(t, "tranche.dev_queues.yaml", string(text)); len(problems) > 0 {
+			t.Errorf("queue %s is refused: %v", o.Name, problems)
+		}
+		q := view.QueueOf(o, contract.DefaultResources().PerGPU)
+		if q.Problem != "" {
+			t.Errorf("queue %s: %s", q.Name, q.Problem)
+		}
+		queues[q.Name] = q
+	}
+	sums := map[string]units.Shares{}
+	for _, q := range queues {
+		if q.Parent == "" {
+			continue
+		}
+		if queues[q.Parent] == nil {
+			t.Errorf("queue %s: there is no parent %s", q.Name, q.Parent)
+		}
+		sums[q.Parent] += *q.Deserved.GPU
+	}
+	for parent, sum := range sums {
+		if have := *queues[parent].Deserved.GPU; sum > have {
+			t.Errorf("the children of %s deserve %d shares, it has %d", parent, sum, have)
+		}
+	}
+	job := of[*batchv1.Job](all["job-in-queue.yaml"])[0].Labels[contract.QueueLabel]
+	if queues[job] == nil || sums[job] > 0 {
+		t.Errorf("the Job is in queue %q, which is no leaf", job)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/tranche-dev/tranche/pkg/contract"
 )
 
-func TestSchedulerConfigurationSendsGPUPodsToTheExtender(t *testing.T) {
+func TestSchedulerConfigurationSendsGPUPodsAndMembersToTheExtender(t *testing.T) {
 	config := schedulerConfig(t)
 	if config.APIVersion != schedulerv1.SchemeGroupVersion.String() || config.Kind != "KubeSchedulerConfiguration" {
 		t.Errorf("%s %s", config.APIVersion, config.Kind)
@@ -38,7 +38,11 @@ func TestSchedulerConfigurationSendsGPUPodsToTheExtender(t *testing.T) {
 	want := schedulerv1.Extender{
 		FilterVerb: "filter", PrioritizeVerb: "prioritize", BindVerb: "bind", PreemptVerb: "preempt",
 		Weight: 10, NodeCacheCapable: true, Ignorable: false,
-		ManagedResources: []schedulerv1.ExtenderManagedResource{{Name: string(resources.Share)}, {Name: string(resources.GPU)}},
+		ManagedResources: []schedulerv1.ExtenderManagedResource{
+			{Name: string(resources.Share)},
+			{Name: string(resources.GPU)},
+			{Name: string(contract.MemberResource), IgnoredByScheduler: true},
+		},
 	}
 	want.HTTPTimeout.Duration = 30 * time.Second
 	e.URLPrefix, e.TLSConfig, e.EnableHTTPS = "", nil, false

@@ -164,6 +164,23 @@ const (
 	ReasonForeignGate = "ForeignGate"
 	// ReasonBelowMinCount: the gang has started and lost members since.
 	ReasonBelowMinCount = "BelowMinCount"
+	// ReasonQueueUnknown: there is no queue of that name, or none above it.
+	ReasonQueueUnknown = "QueueUnknown"
+	// ReasonQueueStopped: stopPolicy, or the end, of the queue or one above it.
+	ReasonQueueStopped = "QueueStopped"
+	// ReasonQueueNotLeaf: the queue has children, so it takes no pods.
+	ReasonQueueNotLeaf = "QueueHasChildren"
+	// ReasonQueueForbidden: the queue's namespaceSelector leaves out the
+	// gang's namespace.
+	ReasonQueueForbidden = "QueueForbidden"
+	// ReasonQueueLimit: the gang would exceed a limit; once others of the queue
+	// have ended it will not.
+	ReasonQueueLimit = "QueueLimitReached"
+	// ReasonQueueTooSmall: the gang alone exceeds a limit, so it will wait for
+	// ever.
+	ReasonQueueTooSmall = "QueueLimitTooLow"
+	// ReasonReclaiming: pods of other queues are being evicted for the gang.
+	ReasonReclaiming = "Reclaiming"
 )
 
 // Limits of GangStatus, which the API server enforces. Who writes a status cuts

@@ -8,8 +8,6 @@ import (
 // Queue is a share of the cluster that pods wait in. Queues form a tree: only
 // leaves take pods, the inner ones divide what they have among their children.
 //
-// In this release queues are checked and stored; nothing acts on them yet.
-//
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=tq,categories=tranche
 // +kubebuilder:subresource:status
@@ -20,8 +18,10 @@ import (
 // +kubebuilder:printcolumn:name="Allocated",type=string,JSONPath=`.status.allocated.gpu`,description="GPUs of bound pods"
 // +kubebuilder:printcolumn:name="Held",type=string,JSONPath=`.status.held.gpu`,description="GPUs planned for pods that are not bound yet",priority=1
 // +kubebuilder:printcolumn:name="Demand",type=string,JSONPath=`.status.demand.gpu`,description="GPUs that pods have and wait for",priority=1
+// +kubebuilder:printcolumn:name="FairShare",type=string,JSONPath=`.status.fairShare.gpu`,description="GPUs that the queue is entitled to at present"
 // +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.pendingGangs`,description="gangs that wait, single pods included"
 // +kubebuilder:printcolumn:name="Open",type=boolean,JSONPath=`.status.open`,priority=1
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,description="Ready, or why nothing starts"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="pods name their queue in a label, so use at most 63 characters"
 // +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.parent) || self.spec.parent != self.metadata.name",message="a queue cannot be its own parent"
@@ -117,22 +117,25 @@ type QueueSpec struct {
 
 // QueueResources is an amount of each resource that queues divide, as a user
 // writes it.
+//
+// Exponents of three digits and more are refused, and first: to read one such
+// as "1e-999999999" takes a program minutes and gigabytes.
 type QueueResources struct {
-	// gpu is a decimal number of GPUs, such as "3.5". Digits beyond the third
-	// decimal are rounded up.
+	// gpu is a decimal number of GPUs, such as "3.5". What is not a whole number
+	// of shares of a GPU is rounded: up if it is deserved, down if it is a limit.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="sign(quantity(string(self))) >= 0",message="write a number of GPUs that is not negative, such as \"3.5\""
+	// +kubebuilder:validation:XValidation:rule="!string(self).matches('[eE][+-]?[0-9]{3}') && sign(quantity(string(self))) >= 0",message="write a number of GPUs that is not negative, such as \"3.5\""
 	GPU *resource.Quantity `json:"gpu,omitempty"`
 
 	// gpuModels are numbers of GPUs by model, as the node's inventory names
 	// the model. They are part of gpu, not in addition to it.
 	//
 	// +optional
-	// +kubebuilder:validation:MaxProperties=16
-	// +kubebuilder:validation:XValidation:rule="self.all(model, !string(self[model]).startsWith('-'))",message="write numbers of GPUs that are not negative, such as \"3.5\""
+	// +kubebuilder:validation:MaxProperties=12
+	// +kubebuilder:validation:XValidation:rule="self.all(model, type(self[model]) == int ? self[model] >= 0 : !self[model].matches('[-eE]'))",message="write numbers of GPUs that are not negative and have no exponent, such as \"3.5\""
 	GPUModels map[string]resource.Quantity `json:"gpuModels,omitempty"`
 
 	// cpu is a number of cores, such as "16" or "500m".
@@ -140,7 +143,7 @@ type QueueResources struct {
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="sign(quantity(string(self))) >= 0",message="write a number of cores that is not negative, such as \"16\""
+	// +kubebuilder:validation:XValidation:rule="!string(self).matches('[eE][+-]?[0-9]{3}') && sign(quantity(string(self))) >= 0",message="write a number of cores that is not negative, such as \"16\""
 	CPU *resource.Quantity `json:"cpu,omitempty"`
 
 	// memory is an amount of main memory, such as "64Gi".
@@ -148,7 +151,7 @@ type QueueResources struct {
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="sign(quantity(string(self))) >= 0",message="write an amount of memory that is not negative, such as \"64Gi\""
+	// +kubebuilder:validation:XValidation:rule="!string(self).matches('[eE][+-]?[0-9]{3}') && sign(quantity(string(self))) >= 0",message="write an amount of memory that is not negative, such as \"64Gi\""
 	Memory *resource.Quantity `json:"memory,omitempty"`
 }
 
@@ -181,7 +184,7 @@ type QueueUsage struct {
 }
 
 // ReclaimPolicy says what a queue below its share may take back from siblings
-// above theirs.
+// above theirs, and how soon they may take from it.
 type ReclaimPolicy struct {
 	// policy is whose pods may be evicted for this queue: Never anybody's,
 	// LowerPriority only those of lower pod priority, Any everybody's.
@@ -198,6 +201,15 @@ type ReclaimPolicy struct {
 	// +kubebuilder:default="0s"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="write a duration that is not negative, such as \"30s\""
 	Delay metav1.Duration `json:"delay,omitempty,omitzero"`
+
+	// minRuntime is how long pods of this queue run before they may be evicted
+	// for other queues, such as "10m", so that work is not thrown away that has
+	// just begun. Default 0s.
+	//
+	// +optional
+	// +kubebuilder:default="0s"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="write a duration that is not negative, such as \"10m\""
+	MinRuntime metav1.Duration `json:"minRuntime,omitempty,omitzero"`
 }
 
 // QueueGangDefaults are a queue's defaults for its gangs. Absent fields leave
@@ -276,6 +288,54 @@ type WhenFullPolicy string
 const (
 	WhenFullHold   WhenFullPolicy = "Hold"
 	WhenFullExpose WhenFullPolicy = "Expose"
+)
+
+// QueueFinalizer is on queues that pods are charged to or wait in, and on those
+// that have children: their end waits for that of the pods.
+const QueueFinalizer = "tranche.dev/queue-in-use"
+
+// Types of a Queue's conditions.
+const (
+	// QueueReady is true while the queue admits pods, as far as its settings
+	// and its place in the tree go. Its reason is the column Status.
+	QueueReady = "Ready"
+	// QueueDeservedScaled is true while the queues below this one deserve more
+	// than it does, so that what they deserve is cut in proportion.
+	QueueDeservedScaled = "DeservedScaled"
+	// QueueOverLimit is true while the queue has more than its limit, as after
+	// the limit was lowered.
+	QueueOverLimit = "OverLimit"
+)
+
+// Reasons of the condition Ready.
+const (
+	// ReasonReady: pods are admitted as there is room.
+	ReasonReady = "Ready"
+	// ReasonParentUnknown: there is no queue of the parent's name.
+	ReasonParentUnknown = "ParentUnknown"
+	// ReasonParentCycle: the queue is above itself.
+	ReasonParentCycle = "ParentCycle"
+	// ReasonStopped: stopPolicy of the queue, or of one above it.
+	ReasonStopped = "Stopped"
+	// ReasonDeleting: the queue is gone once its pods are.
+	ReasonDeleting = "Deleting"
+	// ReasonInvalidQueue: something in its spec cannot be understood.
+	ReasonInvalidQueue = "InvalidQueue"
+	// ReasonHasChildren: pods name it, but it divides what it has among its
+	// children and admits none itself.
+	ReasonHasChildren = "HasChildren"
+)
+
+// Reasons of the conditions DeservedScaled and OverLimit.
+const (
+	// ReasonDeservedTooMuch: the children deserve more than the queue does.
+	ReasonDeservedTooMuch = "DeservedTooMuch"
+	// ReasonDeservedFits: they do not.
+	ReasonDeservedFits = "DeservedFits"
+	// ReasonLimitExceeded: the queue has more than its limit.
+	ReasonLimitExceeded = "LimitExceeded"
+	// ReasonWithinLimit: it has not.
+	ReasonWithinLimit = "WithinLimit"
 )
 
 // QueueStatus is what the extender last saw of a queue, its descendants

@@ -1,0 +1,185 @@
+package planner
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tranche-dev/tranche/pkg/queue"
+)
+
+// item is what planRound serves: a gang, or a single pod.
+type item struct {
+	gang *dueGang
+	pod  *pending
+	// ask is what it would be charged at least.
+	ask      queue.Amounts
+	priority int32
+	created  time.Time
+	// id tells items of equal rank apart.
+	id string
+}
+
+func (i *item) compare(o *item) int {
+	return cmp.Or(cmp.Compare(o.priority, i.priority), i.created.Compare(o.created), strings.Compare(i.id, o.id))
+}
+
+// lane is what one queue has to be served in a round, in its order: priority,
+// then age.
+type lane struct {
+	queue string
+	items []*item
+	next  int
+	// failed are those for which there was no room, in their order; short those
+	// that a limit refused, which others may have used up.
+	failed, short []*item
+	// closed says why nobody else of the queue needs to be tried: it is the
+	// queue that refuses, whoever asks. refused are the shapes that its limits
+	// refused.
+	closed  *reason
+	refused map[int]*reason
+	// full are the shapes for which there is no room: it only shrinks.
+	full map[int]*reason
+	// exposed says that one of it has been let be seen already.
+	exposed bool
+	// futile says of those whether no wait would help.
+	futile map[int]bool
+}
+
+// fail notes that there was no room for an item.
+func (l *lane) fail(i *item) {
+	if len(l.failed) < mostWants {
+		l.failed = append(l.failed, i)
+	}
+}
+
+func (l *lane) head() *item {
+	if l.next >= len(l.items) {
+		return nil
+	}
+	return l.items[l.next]
+}
+
+// lanes sorts what is to be served into queues.
+type lanes struct {
+	s      *state
+	byName map[string]*lane
+	// order has the names in the order in which queues without an object are
+	// served.
+	order []string
+}
+
+func (s *state) newLanes() *lanes { return &lanes{s: s, byName: map[string]*lane{}} }
+
+func (l *lanes) of(name string) *lane {
+	at := l.byName[name]
+	if at == nil {
+		at = &lane{queue: name, refused: map[int]*reason{}, full: map[int]*reason{}, futile: map[int]bool{}}
+		l.byName[name] = at
+		l.order = append(l.order, name)
+	}
+	return at
+}
+
+// addGang puts a gang in its queue.
+func (l *lanes) addGang(d *dueGang) {
+	i := &item{gang: d, priority: d.priority(), created: d.created(), id: d.g.key.Namespace + "/" + d.g.key.Name}
+	wanted := d.t.missing()
+	if d.g.started || wanted == 0 {
+		wanted = 1 // they are placed one by one
+	}
+	for _, m := range d.t.idle {
+		if m.place == nil && wanted > 0 {
+			i.ask = i.ask.Add(l.s.wants(m.pod.UID))
+			wanted--
+		}
+	}
+	at := l.of(l.s.queueName(d.first()))
+	for _, m := range d.t.idle {
+		at.exposed = at.exposed || m.exposed && m.place == nil
+	}
+	at.items = append(at.items, i)
+}
+
+// addPods puts the waiting pods of a queue in its lane.
+func (l *lanes) addPods(q *queueState) {
+	if q.unsorted {
+		q.unsorted = false
+		slices.SortFunc(q.waiting, func(a, b *pending) int { return before(a.pod, b.pod) })
+	}
+	kept := q.waiting[:0]
+	var at *lane
+	for _, e := range q.waiting {
+		if l.s.pending[e.pod.UID] != e || !l.s.waits(e) || e.lane != q.name {
+			e.listed = false
+			continue
+		}
+		kept = append(kept, e)
+		if at == nil {
+			at = l.of(q.name)
+		}
+		e.item = item{pod: e, ask: l.s.wants(e.pod.UID), priority: e.pod.Priority, created: e.pod.Created, id: e.pod.Namespace + "/" + e.pod.Name}
+		at.exposed = at.exposed || e.exposed
+		at.items = append(at.items, &e.item)
+	}
+	clear(q.waiting[len(kept):])
+	q.waiting = kept
+}
+
+// sort brings all lanes into their order.
+func (l *lanes) sort() {
+	for _, at := range l.byName {
+		if !slices.IsSortedFunc(at.items, (*item).compare) {
+			slices.SortStableFunc(at.items, (*item).compare)
+		}
+	}
+	slices.Sort(l.order)
+}
+
+// wants is what a pod would be charged at least.
+func (s *state) wants(uid types.UID) queue.Amounts {
+	if c := s.counted[uid]; c != nil {
+		return c.ask
+	}
+	return nil
+}
+
+// queueName is the queue in which a pod is counted, empty if in none.
+func (s *state) queueName(uid types.UID) string {
+	if c := s.counted[uid]; c != nil {
+		return c.queue
+	}
+	return ""
+}
+
+// waits says whether a single pod is to be served: it has our gate and no other,
+// or was refused, and holds nothing.
+func (s *state) waits(e *pending) bool {
+	if !e.waiting && !e.pod.Gated || e.pod.Member != nil && s.p.opts.Gangs || len(e.pod.ForeignGates) > 0 || unplaceable(e.pod) == Deleting {
+		return false
+	}
+	if c := s.counted[e.pod.UID]; c != nil && c.admitted {
+		return false
+	}
+	_, held := s.ledger.Get(e.pod.UID)
+	return !held
+}
+
+// enlist has a single pod served in its queue's turn.
+func (s *state) enlist(e *pending) {
+	if !s.waits(e) {
+		return
+	}
+	s.gangsDirty, s.newcomers = true, true
+	name := s.queueName(e.pod.UID)
+	if e.listed && e.lane == name {
+		return
+	}
+	e.listed, e.lane = true, name
+	q := s.queueOf(name)
+	q.waiting = append(q.waiting, e)
+	q.unsorted = true
+}

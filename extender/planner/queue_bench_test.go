@@ -1,0 +1,113 @@
+package planner
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/tranche-dev/tranche/extender/internal/fixture"
+	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/contract"
+)
+
+// manyQueues is a state with 1,000 queues below 20 departments, nodes of eight
+// GPUs, and pods of one GPU that wait in all queues.
+func manyQueues(b *testing.B, nodes, pods int) *state {
+	b.Helper()
+	p, _ := newPlanner(b, &effects{}, withQueues)
+	s := newState(p)
+	now := time.Now()
+	log := klog.Background()
+	p.live.Store(true)
+	s.observeNamespace("demo", &view.Namespace{Name: "demo", Labels: map[string]string{contract.InjectLabel: contract.InjectEnabled}})
+	for i := range nodes {
+		name := fmt.Sprintf("n%04d", i)
+		s.observeNode(log, view.NodeOf(fixture.Node(b, name, fixture.Inventory(name, 8)), p.opts.Resources), now)
+	}
+	for d := range 20 {
+		s.observeQueue(aQueue(fmt.Sprint("dept-", d), "", deserves(100)))
+	}
+	for q := range 1000 {
+		s.observeQueue(aQueue(fmt.Sprint("team-", q), fmt.Sprint("dept-", q%20), deserves(2)))
+	}
+	for i := range pods {
+		pod := queued(fmt.Sprint("team-", i%1000), fmt.Sprint("p", i), "1 GPU")
+		s.observe(log, view.PodOf(pod, p.opts.Resources), now)
+	}
+	return s
+}
+
+// A round in which nothing is free and 20,000 pods wait.
+func BenchmarkRoundWithNothingFree(b *testing.B) {
+	s := manyQueues(b, 0, 20000)
+	log := klog.Background()
+	now := time.Now()
+	s.planRound(log, now, true)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.nextPlan = time.Time{}
+		s.capacity++
+		s.planRound(log, now, true)
+	}
+}
+
+// A round that admits 1,600 of 20,000 pods on 200 nodes, and what one costs.
+func BenchmarkRoundThatAdmits(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		s := manyQueues(b, 200, 20000)
+		b.StartTimer()
+		for s.nextPlan = (time.Time{}); s.served != s.capacity; s.nextPlan = (time.Time{}) {
+			s.planRound(klog.Background(), time.Now(), true)
+			if s.ledger.Len() >= 1600 {
+				break
+			}
+		}
+		if s.ledger.Len() != 1600 {
+			b.Fatalf("%d admitted, want 1600", s.ledger.Len())
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/1600, "µs/pod")
+}
+
+// What one pod costs that ends while 20,000 wait: the round that follows.
+func BenchmarkRoundAfterOneEnds(b *testing.B) {
+	s := manyQueues(b, 200, 20000)
+	log := klog.Background()
+	for range 20 {
+		s.nextPlan = time.Time{}
+		s.planRound(log, time.Now(), true)
+	}
+	records := s.ledger.Records()
+	at := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		s.release(records[at%len(records)].Pod.UID, time.Now())
+		at++
+		s.nextPlan = time.Time{}
+		s.planRound(log, time.Now(), true)
+	}
+}
+
+// What Filter looks up of queues is made anew.
+func BenchmarkGates(b *testing.B) {
+	s := manyQueues(b, 200, 20000)
+	now := time.Now()
+	b.ReportAllocs()
+	for b.Loop() {
+		s.gatesStale = true
+		s.p.publishGates(s, now)
+	}
+}
+
+// All queues are looked at for something to report.
+func BenchmarkReportQueues(b *testing.B) {
+	s := manyQueues(b, 200, 20000)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.queueTold, s.nextReport = true, time.Time{}
+		s.reportQueues(time.Now())
+	}
+}

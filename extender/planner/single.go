@@ -1,0 +1,320 @@
+package planner
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+
+	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/gang"
+	"github.com/tranche-dev/tranche/pkg/ledger"
+	"github.com/tranche-dev/tranche/pkg/placement"
+)
+
+// This file admits single pods: it finds a place, holds it, and lets the
+// scheduler have the pod, by lifting its gate or by waking it. From there on it
+// is a pod like any other: Filter passes all nodes on which it fits, and the
+// hold moves along. So a wish that the planner does not know costs nothing but
+// the nomination.
+
+// kept is what a single pod's hold keeps of its node besides GPUs.
+type kept struct {
+	node  string
+	needs gang.Resources
+}
+
+// servePod tries to admit a single pod.
+func (r *round) servePod(log logr.Logger, at *lane, i *item, now time.Time) {
+	s, e := r.s, i.pod
+	if now.Before(e.quiet) || s.pending[e.pod.UID] != e || !s.waits(e) {
+		return
+	}
+	if e.since.IsZero() {
+		e.since = now
+	}
+	why, found := r.tryPod(at, i, now)
+	if why != nil {
+		s.tellPod(e, why, now)
+		return
+	}
+	if found != nil {
+		log.V(2).Info("Pod admitted", "pod", klog.KRef(e.pod.Namespace, e.pod.Name), "queue", at.queue, "node", found.Node)
+	}
+}
+
+// tryPod admits a pod, or says why it is not admitted.
+func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) {
+	s, e := r.s, i.pod
+	pod := e.pod
+	if pod.Problem != "" {
+		return &reason{eventInvalid, pod.Problem, 0}, nil
+	}
+	if at.closed != nil {
+		return at.closed, nil
+	}
+	shape := s.shapeOf(e)
+	if why := at.refused[shape]; why != nil && s.reservations[podID(pod.UID)] == nil {
+		s.wantQuota(at, i, why)
+		return why, nil
+	}
+	if why := s.admits(at.queue, pod.Namespace, "the pod", i.ask, creditFor(podID(pod.UID))); why != nil {
+		s.wantQuota(at, i, why)
+		if s.reservations[podID(pod.UID)] != nil && e.why != nil {
+			return e.why, nil
+		}
+		if closes(why) {
+			at.closed = why
+		} else if why.word != v1alpha1.ReasonQueueForbidden {
+			at.refused[shape] = why
+		}
+		return why, nil
+	}
+	if !pod.UsesGPU {
+		s.admitUnheld(e)
+		return nil, nil
+	}
+	request, some := s.narrowed(pod.Request, at.queue, i.ask)
+	if !some {
+		return s.modelsFull(at.queue), nil
+	}
+	if why := at.full[shape]; why != nil && s.reservations[podID(pod.UID)] == nil {
+		s.setFutile(e, at.futile[shape])
+		if !e.futile {
+			at.fail(i)
+		}
+		return why, nil
+	}
+	place, reason := r.reservedSpot(e, request), Reason("")
+	if place == nil && s.reservations[podID(pod.UID)] != nil {
+		return e.why, nil // it waits for those that are to go
+	}
+	if place == nil {
+		place, reason = r.spot(e, shape, request)
+	}
+	if place == nil && s.foreignTakes(r, pod) {
+		s.setFutile(e, false)
+		s.admitUnheld(e)
+		return nil, nil
+	}
+	if place == nil {
+		s.setFutile(e, final(reason))
+		if !e.futile {
+			at.fail(i)
+			s.expose(at, e)
+		}
+		why := s.noRoom(e, at.queue, reason)
+		at.full[shape], at.futile[shape] = why, e.futile
+		return why, nil
+	}
+	s.setFutile(e, false)
+	// What memory comes to on these very GPUs may be more than was asked about.
+	cost := s.planCost(pod, place.Plan, place.Node)
+	if more := beyond(cost, i.ask); !more.IsZero() {
+		if why := s.admits(at.queue, pod.Namespace, "the pod", cost, creditFor(podID(pod.UID))); why != nil {
+			return why, nil
+		}
+	}
+	if !s.admitHeld(r, e, place, now) {
+		return s.noRoom(e, at.queue, placement.NotTogether), nil
+	}
+	return nil, place
+}
+
+// reservedSpot looks where something was put by for the pod.
+func (r *round) reservedSpot(e *pending, request contract.Request) *gang.Place {
+	o := r.s.reservations[podID(e.pod.UID)]
+	if o == nil {
+		return nil
+	}
+	r.prepare()
+	opts := gang.Options{Resources: r.s.p.opts.Resources, Without: r.s.seatsFor(o.id)}
+	var nodes []*gang.Node
+	for node := range o.targets {
+		if g := r.byName[node]; g != nil {
+			nodes = append(nodes, g)
+		}
+	}
+	places, short := gang.Plan(nodes, []gang.Member{r.s.single(e.pod, request)}, nil, opts)
+	if short != nil {
+		return nil
+	}
+	return &places[0]
+}
+
+// closes says that a reason is the queue's, whoever asks.
+func closes(why *reason) bool {
+	return why.word == v1alpha1.ReasonQueueUnknown || why.word == v1alpha1.ReasonQueueStopped || why.word == v1alpha1.ReasonQueueNotLeaf
+}
+
+// modelsFull says that a queue may have no more of the models that a pod takes.
+func (s *state) modelsFull(name string) *reason {
+	return &reason{v1alpha1.ReasonQueueLimit, fmt.Sprintf("queue %s, or one above it, has as much as spec.limit.gpuModels allows of every GPU model that would do; it goes on when pods of the queue end, the limit is raised, or other models are allowed", name), 0}
+}
+
+// admitHeld holds the place for the pod and hands it to the scheduler.
+func (s *state) admitHeld(r *round, e *pending, place *gang.Place, now time.Time) bool {
+	pod := e.pod
+	s.endReservation(podID(pod.UID), now)
+	claim := ledger.Claim{Pod: ref(pod), Node: place.Node, Charges: place.Plan.Charges(pod.Roles), Plan: place.Plan}
+	if refusal := s.ledger.Hold(claim, now.Add(s.p.opts.GangHoldTimeout)); refusal != "" {
+		return false
+	}
+	s.settleBooks()
+	s.keepFor(e, place.Node, pod.Needs)
+	r.refresh(place.Node)
+	s.p.admitted.Store(pod.UID, struct{}{})
+	s.endWait(e)
+	if pod.Gated {
+		a := Admission{Pod: ref(pod), Gated: true, Version: s.ledger.Version()}
+		if s.p.opts.Nominate && pod.Free {
+			a.Node = place.Node
+		}
+		r.admissions = append(r.admissions, a)
+		return true
+	}
+	e.woken, e.wokenFor = now, place.Node
+	s.woken[pod.UID] = e
+	s.p.effects.Wake(ref(pod), s.ledger.Version())
+	return true
+}
+
+// admitUnheld lets the scheduler have a pod for which nothing is held: one
+// without GPUs, or for the GPUs of another device plugin.
+func (s *state) admitUnheld(e *pending) {
+	if c := s.counted[e.pod.UID]; c != nil {
+		c.admitted = true
+		s.book(e.pod.UID)
+	}
+	s.endWait(e)
+	s.p.effects.Admit([]Admission{{Pod: ref(e.pod), Gated: e.pod.Gated, Version: s.ledger.Version()}})
+}
+
+// endWait notes that a pod waits for nothing of ours.
+func (s *state) endWait(e *pending) {
+	if e.waiting {
+		e.waiting = false
+		s.waitingChanged = true
+	}
+	e.why, e.since = nil, time.Time{}
+}
+
+// foreignTakes says whether a node whose GPUs belong to another device plugin has
+// whole ones for the pod, by the scheduler's own count.
+func (s *state) foreignTakes(r *round, pod *view.Pod) bool {
+	if !pod.WholeOnly() {
+		return false
+	}
+	for name := range s.foreign {
+		if g := r.byName[name]; g != nil {
+			if ok, _ := pod.Constraints.Match(g); !ok {
+				continue
+			}
+			if ok, _ := gang.Fits(g.Free, pod.Needs); ok {
+				g.Free = g.Free.Sub(pod.Needs)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// exposes says whether a queue lets its first be seen when there is no room.
+func (s *state) exposes(at *lane) bool {
+	q := s.queues[at.queue]
+	return q != nil && q.view != nil && q.view.WhenFull == v1alpha1.WhenFullExpose && len(at.failed) == 1 && !at.exposed
+}
+
+// exposeGang lifts the gates of a gang that finds no room, without its members
+// having places: Filter refuses them until they have.
+func (s *state) exposeGang(g *gangState) {
+	var list []Admission
+	for _, m := range g.members {
+		if m.pod.Gated && m.place == nil && !m.exposed {
+			m.exposed = true
+			list = append(list, Admission{Pod: ref(m.pod), Gated: true, Version: s.ledger.Version()})
+		}
+	}
+	if len(list) > 0 {
+		s.p.effects.Admit(list)
+	}
+}
+
+// expose lifts the gate of the first of a queue that finds no room, if the queue
+// says so: a cluster autoscaler does not see pods that have a gate.
+func (s *state) expose(at *lane, e *pending) {
+	if !s.exposes(at) || !e.pod.Gated || e.exposed {
+		return
+	}
+	e.exposed, at.exposed = true, true
+	s.p.effects.Admit([]Admission{{Pod: ref(e.pod), Gated: true, Version: s.ledger.Version()}})
+}
+
+// keepFor notes what the hold of a single pod keeps of its node.
+func (s *state) keepFor(e *pending, node string, needs gang.Resources) {
+	s.unkeepFor(e)
+	if n := s.nodes[node]; n != nil {
+		e.kept = &kept{node, needs}
+		n.kept = n.kept.Add(needs)
+		s.moved[node] = true
+	}
+}
+
+// unkeepFor ends that.
+func (s *state) unkeepFor(e *pending) {
+	if e.kept == nil {
+		return
+	}
+	if n := s.nodes[e.kept.node]; n != nil {
+		n.kept = n.kept.Sub(e.kept.needs)
+		s.moved[e.kept.node] = true
+	}
+	e.kept = nil
+}
+
+// setFutile notes whether any wait would help the pod; one that would not is no
+// demand of its queue.
+func (s *state) setFutile(e *pending, futile bool) {
+	if e.futile != futile {
+		e.futile = futile
+		s.book(e.pod.UID)
+	}
+}
+
+// shapeOf numbers the shape of a pod.
+func (s *state) shapeOf(e *pending) int {
+	if e.shapeID == 0 {
+		p := e.pod
+		text := gang.ShapeOf(p.Request, p.Needs, p.Constraints, placement.For(p.Request.Placement))
+		id := s.shapes[text]
+		if id == 0 {
+			if len(s.shapes) >= mostShapes {
+				s.forgetShapes()
+			}
+			id = s.lastShape + 1
+			s.lastShape = id
+			s.shapes[text] = id
+		}
+		e.shapeID = id
+	}
+	return e.shapeID
+}
+
+// mostShapes bounds what is remembered of shapes.
+const mostShapes = 8192
+
+// forgetShapes begins anew. Numbers are not used again.
+func (s *state) forgetShapes() {
+	clear(s.shapes)
+	clear(s.hopeless)
+}
+
+// single makes the one-member gang that a pod is.
+func (s *state) single(pod *view.Pod, request contract.Request) gang.Member {
+	return gang.Member{
+		Pod: ref(pod), Request: request, Policy: s.policyOf(pod), Needs: pod.Needs, Constraints: pod.Constraints,
+	}
+}

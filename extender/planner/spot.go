@@ -1,0 +1,186 @@
+package planner
+
+import (
+	"container/heap"
+
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/gang"
+	"github.com/tranche-dev/tranche/pkg/placement"
+)
+
+// This file finds nodes for single pods. Pods of a shape share the search: the
+// nodes that take it are sorted once a round, and what one of them took changes
+// one node. A shape that fits nowhere is not looked for again but on nodes that
+// have got more room since, however many pods of it wait.
+
+// spotKey tells searches apart: shapes, and the queue if that has a say.
+type spotKey struct {
+	shape int
+	queue string
+}
+
+// ownPlacement says whether the pod's queue has a placement policy of its own.
+func (s *state) ownPlacement(e *pending) bool {
+	q := s.queues[s.queueName(e.pod.UID)]
+	return q != nil && q.view != nil && q.view.Placement != ""
+}
+
+// spots are the nodes that take pods of one shape, the best first.
+type spots struct {
+	query *placement.Query
+	heap  candidates
+	// refusals are the reasons of the nodes that do not.
+	refusals tally
+}
+
+type candidate struct {
+	node  *gang.Node
+	score int64
+}
+
+type candidates []candidate
+
+func (c candidates) Len() int { return len(c) }
+func (c candidates) Less(i, j int) bool {
+	if c[i].score != c[j].score {
+		return c[i].score > c[j].score
+	}
+	return placement.Before(c[i].node.Name, c[j].node.Name)
+}
+func (c candidates) Swap(i, j int) { c[i], c[j] = c[j], c[i] }
+func (c *candidates) Push(x any) {
+	if v, ok := x.(candidate); ok {
+		*c = append(*c, v)
+	}
+}
+
+func (c *candidates) Pop() any {
+	last := len(*c) - 1
+	x := (*c)[last]
+	*c = (*c)[:last]
+	return x
+}
+
+// hopeless is a shape that fitted nowhere.
+type hopeless struct {
+	// at is the length of the log of gains then.
+	at     uint64
+	reason Reason
+}
+
+// spot finds the best place for a pod. Without one, the reason is why; empty if
+// there are no nodes.
+func (r *round) spot(e *pending, shapeID int, request contract.Request) (*gang.Place, Reason) {
+	s := r.s
+	r.prepare()
+	shape := spotKey{shape: shapeID}
+	if len(request.Models) != len(e.pod.Request.Models) || s.ownPlacement(e) {
+		shape.queue = s.queueName(e.pod.UID)
+	}
+	at := r.spots[shape]
+	if at == nil {
+		at = &spots{query: placement.New(request, placement.Options{Policy: s.policyOf(e.pod), PerGPU: s.p.opts.Resources.PerGPU})}
+		r.spots[shape] = at
+		nodes := r.nodes
+		if h := s.hopeless[shape]; h != nil {
+			at.refusals.add(h.reason)
+			if gained, ok := s.gainedSince(h.at); ok {
+				nodes = nodes[:0:0]
+				for _, name := range gained {
+					if g := r.byName[name]; g != nil {
+						nodes = append(nodes, g)
+					}
+				}
+			} else {
+				at.refusals = tally{}
+			}
+		}
+		for _, g := range nodes {
+			at.offer(g, e)
+		}
+		heap.Init(&at.heap)
+	}
+	for at.heap.Len() > 0 {
+		c := &at.heap[0]
+		score, reason := at.query.Score(c.node.GPUs)
+		if fits, _ := gang.Fits(c.node.Free, e.pod.Needs); reason == "" && !fits {
+			reason = NoResources
+		}
+		if reason != "" {
+			at.refusals.add(reason)
+			heap.Pop(&at.heap)
+			continue
+		}
+		if score != c.score {
+			// Somebody else took of it: it may not be the best any more.
+			c.score = score
+			heap.Fix(&at.heap, 0)
+			continue
+		}
+		plan, reason := at.query.Plan(c.node.GPUs)
+		if reason != "" {
+			at.refusals.add(reason)
+			heap.Pop(&at.heap)
+			continue
+		}
+		return &gang.Place{Node: c.node.Name, Plan: plan}, ""
+	}
+	s.hopeless[shape] = &hopeless{at: s.gainsEnd(), reason: at.refusals.best}
+	return nil, at.refusals.best
+}
+
+// offer adds a node if it takes the shape of e.
+func (at *spots) offer(g *gang.Node, e *pending) {
+	score, reason := at.query.Score(g.GPUs)
+	if reason != "" {
+		at.refusals.add(reason)
+		return
+	}
+	if ok, _ := e.pod.Constraints.Match(g); !ok {
+		at.refusals.add(NotOffered)
+		return
+	}
+	if fits, _ := gang.Fits(g.Free, e.pod.Needs); !fits {
+		at.refusals.add(NoResources)
+		return
+	}
+	at.heap = append(at.heap, candidate{g, score})
+}
+
+// gains is a log of the nodes that got more room. Only its newest part is kept.
+type gains struct {
+	first uint64
+	nodes []string
+}
+
+// mostGains bounds the log; who is further behind looks at all nodes.
+const mostGains = 16384
+
+func (s *state) logGain(node string) {
+	g := &s.gains
+	if len(g.nodes) >= mostGains {
+		half := len(g.nodes) / 2
+		g.nodes = append(g.nodes[:0], g.nodes[half:]...)
+		g.first += uint64(half)
+	}
+	g.nodes = append(g.nodes, node)
+}
+
+func (s *state) gainsEnd() uint64 { return s.gains.first + uint64(len(s.gains.nodes)) }
+
+// gainedSince lists nodes once that have gained since. False: that is not known
+// any more.
+func (s *state) gainedSince(at uint64) ([]string, bool) {
+	if at < s.gains.first {
+		return nil, false
+	}
+	seen := map[string]bool{}
+	var list []string
+	for _, name := range s.gains.nodes[at-s.gains.first:] {
+		if !seen[name] {
+			seen[name] = true
+			list = append(list, name)
+		}
+	}
+	return list, true
+}

@@ -1,0 +1,147 @@
+package planner
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/gang"
+	"github.com/tranche-dev/tranche/pkg/queue"
+)
+
+// want is a gang or a single pod, near the head of its queue, for which there is
+// no room although its queue would take it.
+type want struct {
+	id, queue       string
+	namespace, name string
+	gang            *gangState
+	pod             *pending
+	ask             queue.Amounts
+	priority        int32
+	// since is when it was first found to have no room, seen when last.
+	since, seen time.Time
+	// next is when it may be tried to make room again, failures how often that
+	// has failed in a row.
+	next     time.Time
+	failures int
+	// specs is the count of changes of queues at the last try: what failed then
+	// may do now.
+	specs uint64
+	// rests is until when it gets no standing reservation again.
+	rests time.Time
+	// members are those whose places are wanted.
+	members []*member
+}
+
+// mostWants bounds how many of one queue are tried in a round.
+const mostWants = 4
+
+// noteWant notes that an item of a lane found no room.
+func (s *state) noteWant(name string, i *item, now time.Time) {
+	w := &want{queue: name}
+	if i.pod != nil {
+		w.id, w.namespace, w.name = podID(i.pod.pod.UID), i.pod.pod.Namespace, i.pod.pod.Name
+	} else {
+		w.id, w.namespace, w.name = "gang "+i.id, i.gang.g.key.Namespace, i.gang.g.key.Name
+	}
+	if known := s.wanting[w.id]; known != nil && known.queue == name {
+		w = known
+	} else {
+		w.since = now
+		s.wanting[w.id] = w
+	}
+	w.ask, w.priority, w.seen = i.ask, i.priority, now
+	if i.pod != nil {
+		w.pod = i.pod
+	} else {
+		w.gang = i.gang.g
+	}
+}
+
+// wantQuota notes that an item was refused for a limit: perhaps others that are
+// below it have more than their share.
+func (s *state) wantQuota(at *lane, i *item, why *reason) {
+	if why.word == v1alpha1.ReasonQueueLimit && len(at.short) < mostWants {
+		at.short = append(at.short, i)
+	}
+}
+
+// alive says whether it still wants room.
+func (w *want) alive(s *state) bool {
+	if w.pod != nil {
+		return s.pending[w.pod.pod.UID] == w.pod && s.waits(w.pod) && s.queueName(w.pod.pod.UID) == w.queue
+	}
+	g := s.gangs[w.gang.key]
+	return g == w.gang && g.why != nil && len(g.members) > 0 && !g.asleep
+}
+
+// stir has it served in the next round.
+func (w *want) stir(s *state) {
+	s.gangsDirty = true
+	if w.pod != nil {
+		s.newcomers = true
+		return
+	}
+	w.gang.dirty, w.gang.tried = true, 0
+}
+
+// seek returns the pods that want places.
+func (w *want) seek(s *state, now time.Time) ([]gang.Member, *gang.Topology) {
+	w.members = nil
+	if w.pod != nil {
+		request, some := s.narrowed(w.pod.pod.Request, w.queue, w.ask)
+		if !some {
+			return nil, nil
+		}
+		return []gang.Member{s.single(w.pod.pod, request)}, nil
+	}
+	t := s.stand(w.gang)
+	need := t.need()
+	if w.gang.started {
+		need = 1
+	}
+	var list []gang.Member
+	for _, m := range t.idle {
+		if m.place != nil || len(list) >= need {
+			continue
+		}
+		w.members = append(w.members, m)
+		list = append(list, s.memberFor(m, w.queue, w.ask, now))
+	}
+	return list, s.topology(w.gang, t)
+}
+
+// roles are the containers of the i-th of them.
+func (w *want) roles(i int) []contract.ContainerRole {
+	if w.pod != nil {
+		return w.pod.pod.Roles
+	}
+	if i < len(w.members) {
+		return w.members[i].pod.Roles
+	}
+	return nil
+}
+
+// nonpreempting says that nobody may go for its pods.
+func (w *want) nonpreempting() bool {
+	if w.pod != nil {
+		return w.pod.pod.Nonpreempting
+	}
+	for _, m := range w.gang.members {
+		return m.pod.Nonpreempting
+	}
+	return false
+}
+
+// seats are what is put by for it.
+func (s *state) seatsFor(id string) map[types.UID]bool {
+	r := s.reservations[id]
+	if r == nil {
+		return nil
+	}
+	set := map[types.UID]bool{}
+	r.seats(set)
+	return set
+}
