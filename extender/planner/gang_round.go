@@ -31,6 +31,8 @@ type round struct {
 	// lowest is the lowest priority that runs in each queue, nil before it is
 	// asked for.
 	lowest map[string]int32
+	// base is what trialFor has made, nil before it is asked for.
+	base *queue.Trial
 	// over are the queues that use more than their share, nil before it is asked.
 	over []string
 }

@@ -43,7 +43,7 @@ func (r *round) makeRoom(log logr.Logger, l *lanes, now time.Time) {
 		return
 	}
 	s.forgetWants()
-	s.noteStuck()
+	r.noteStuck()
 	if s.p.opts.Reclaim && r.reclaim(log, now) {
 		return // one at a time: the next look sees what this one did
 	}
@@ -79,10 +79,11 @@ func (s *state) forgetWants() {
 }
 
 // noteStuck says in which queues somebody waits who is entitled to what he asks.
-func (s *state) noteStuck() {
+func (r *round) noteStuck() {
+	s := r.s
 	stuck := map[string]bool{}
 	for _, w := range s.wanting {
-		if !stuck[w.queue] && s.trialFor(w).Entitled() {
+		if !stuck[w.queue] && r.trialFor(w).Entitled() {
 			stuck[w.queue] = true
 		}
 	}

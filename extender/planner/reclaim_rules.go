@@ -40,7 +40,7 @@ var _ reclaim.Rules = (*rules)(nil)
 func (r *round) rulesFor(w *want, now time.Time) *rules {
 	s := r.s
 	rules := &rules{
-		s: s, w: w, now: now, trial: s.trialFor(w), mode: v1alpha1.ReclaimAny, preempts: !w.nonpreempting(),
+		s: s, w: w, now: now, trial: r.trialFor(w), mode: v1alpha1.ReclaimAny, preempts: !w.nonpreempting(),
 		from: map[string]bool{}, part: map[*reclaim.Unit]string{}, spared: map[string]int{}, whole: map[string]bool{},
 	}
 	if q := s.queues[w.queue]; q != nil && q.view != nil {
@@ -81,12 +81,17 @@ func (r *round) above() []string {
 // trialFor is the tree as it will be when all that is under way has happened:
 // those who have reservations have what these are for, and nobody who is to go
 // is there any more.
-func (s *state) trialFor(w *want) *queue.Trial {
-	trial := s.tree.Trial(w.queue, w.ask)
+func (r *round) trialFor(w *want) *queue.Trial {
+	if r.base == nil {
+		r.base = r.s.settled()
+	}
+	return r.base.For(w.queue, w.ask)
+}
+
+// settled is the tree as it will be then.
+func (s *state) settled() *queue.Trial {
+	trial := s.tree.Trial("", nil)
 	for _, o := range s.reservations {
-		if o.want == w {
-			continue
-		}
 		trial.Assume(o.want.queue, beyond(o.want.ask, o.credit), 1)
 		for uid := range o.victims {
 			if c := s.counted[uid]; c != nil && !c.pod.Deleting {

@@ -115,8 +115,13 @@ func creditFor(id string) types.UID { return types.UID("credit of " + id) }
 func (s *state) takeOver(r *reservation, v *victim) {
 	s.settleBooks() // the victim's charge is gone
 	sum := r.credit.Add(v.charge)
+	room := s.tree.Room(r.want.queue) // others of the queue may have come first
 	for i := range sum {
-		sum[i] = min(sum[i], r.want.ask.Get(queue.Resource(i)))
+		at := queue.Resource(i)
+		sum[i] = min(sum[i], r.want.ask.Get(at))
+		if left := room.Get(at); left != queue.Unlimited {
+			sum[i] = min(sum[i], r.credit.Get(at)+left)
+		}
 	}
 	r.credit = sum
 	s.tree.Charge(creditFor(r.id), r.want.queue, queue.Held, sum)

@@ -34,7 +34,7 @@ func (r *round) standBy(log logr.Logger, now time.Time) {
 	for _, w := range s.wantsInOrder(func(w *want) bool {
 		return s.reservations[w.id] == nil && now.Sub(w.since) >= delay && !now.Before(w.rests)
 	}) {
-		if busy[s.top(w.queue)] || !s.trialFor(w).Entitled() {
+		if busy[s.top(w.queue)] || !r.trialFor(w).Entitled() {
 			continue
 		}
 		members, topology := w.seek(s, now)

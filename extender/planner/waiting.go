@@ -28,6 +28,10 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 	}
 	e := s.touch(pod, now)
 	e.show(pod)
+	if s.counted[pod.UID] == nil {
+		s.count(pod) // the watch is behind: of no queue it would heed no limit
+		s.book(pod.UID)
+	}
 	if !e.waiting {
 		e.waiting, e.since = true, now
 	}

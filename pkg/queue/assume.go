@@ -21,3 +21,9 @@ func (x *Trial) WithinDeserved() bool {
 	}
 	return true
 }
+
+// For returns the same trial for another claimant: what was assumed counts, what
+// was taken does not. x must not be changed any more.
+func (x *Trial) For(claimant string, ask Amounts) *Trial {
+	return &Trial{tree: x.tree, name: claimant, claimant: x.tree.nodes[claimant], ask: ask, changed: map[*node][]int64{}, base: x.changed}
+}

@@ -10,9 +10,10 @@ type Trial struct {
 	name     string
 	claimant *node
 	ask      Amounts
-	// changed is what nodes use here, where that differs.
-	changed map[*node][]int64
-	taken   []take
+	// changed is what nodes use here, where that differs from base, which is that
+	// of the trial that For was called on, and is never written to.
+	changed, base map[*node][]int64
+	taken         []take
 }
 
 type take struct {
@@ -28,6 +29,9 @@ func (t *Tree) Trial(claimant string, ask Amounts) *Trial {
 
 func (x *Trial) used(n *node) []int64 {
 	if v, ok := x.changed[n]; ok {
+		return v
+	}
+	if v, ok := x.base[n]; ok {
 		return v
 	}
 	return n.used
@@ -163,7 +167,7 @@ func (x *Trial) change(n *node, unit Amounts, sign int64) {
 			if x.changed == nil {
 				x.changed = map[*node][]int64{}
 			}
-			v = slices.Clone(n.used)
+			v = slices.Clone(x.used(n))
 			x.changed[n] = v
 		}
 		for r := range min(len(unit), len(v)) {

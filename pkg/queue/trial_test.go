@@ -275,3 +275,41 @@ func TestReclaimsDoNotUndoEachOther(t *testing.T) {
 func FuzzReclaimsDoNotUndoEachOther(f *testing.F) {
 	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { reclaims(t) }))
 }
+
+// What is under way counts for every claimant, and what one takes does not count
+// for the next.
+func TestTrialForAnotherClaimant(t *testing.T) {
+	tree := queue.New()
+	tree.SetCapacity(queue.Amounts{800})
+	for name, deserved := range map[string]int64{"a": 400, "b": 200, "c": 200} {
+		tree.Set(queue.Spec{Name: name, Deserved: queue.Amounts{deserved}})
+	}
+	one := queue.Amounts{100}
+	for i := range 8 {
+		tree.Charge(types.UID(fmt.Sprint("a", i)), "a", queue.Allocated, one)
+	}
+	for i := range 3 {
+		tree.Charge(types.UID(fmt.Sprint("b", i)), "b", queue.Pending, one)
+		tree.Charge(types.UID(fmt.Sprint("c", i)), "c", queue.Pending, one)
+	}
+	base := tree.Trial("", nil)
+	base.Assume("b", one, 1) // two of a are on their way out for b already
+	base.Assume("b", one, 1)
+	base.Assume("a", one, -1)
+	base.Assume("a", one, -1)
+	if b := base.For("b", one); b.Entitled() || b.WithinDeserved() {
+		t.Error("b is entitled to a third GPU")
+	}
+	c := base.For("c", one)
+	if !c.Entitled() || !c.WithinDeserved() || !c.MayTake("a", one) {
+		t.Error("c is not entitled to its first")
+	}
+	c.Take("a", one)
+	c.Take("a", one)
+	if c.MayTake("a", one) {
+		t.Error("a may be left with less than its share")
+	}
+	if !base.For("c", one).MayTake("a", one) {
+		t.Error("what one trial takes counts in the next")
+	}
+}
