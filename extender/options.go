@@ -89,7 +89,7 @@ type Options struct {
 	// GangStalenessGracePeriod is for gangs that do not say themselves how long
 	// they may go on below their minimum; 0: for ever.
 	GangStalenessGracePeriod time.Duration
-	// AdmissionQPS bounds the requests per second that hand members of gangs to
+	// AdmissionQPS bounds the requests per second that hand admitted pods to
 	// the scheduler: at most two for each.
 	AdmissionQPS float32
 
@@ -116,8 +116,8 @@ func NewOptions() *Options {
 		Placement:          string(contract.PlacementBinpack),
 		KubeAPIQPS:         500,
 		KubeAPIBurst:       1000,
-		EventQPS:           50,
-		RetryQPS:           50,
+		EventQPS:           100,
+		RetryQPS:           200,
 		Queues:             true,
 		DefaultQueue:       "default",
 		Reclaim:            true,
@@ -174,12 +174,12 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.ReservationDelay, "reservation-delay", o.ReservationDelay, "how long a gang that is within its queue's share waits before GPUs that become free are put by for it, one gang at a time for each queue at the top; 0: never")
 	fs.DurationVar(&o.ReservationTimeout, "reservation-timeout", o.ReservationTimeout, "for how long GPUs are put by for a gang that has waited long; afterwards it takes its turn like any other for as long")
 
-	fs.BoolVar(&o.Gangs, "gangs", o.Gangs, "start the members of a gang together or not at all; when off, members that wait are let go one by one")
+	fs.BoolVar(&o.Gangs, "gangs", o.Gangs, "start the members of a gang together or not at all; when off, each takes its turn alone")
 	fs.BoolVar(&o.Nominate, "nominate", o.Nominate, "nominate members of gangs to their nodes, so that kube-scheduler keeps other pods from the cpu and memory meant for them")
 	fs.DurationVar(&o.GangBindTimeout, "gang-bind-timeout", o.GangBindTimeout, "how long the bind of a member waits for the rest of its gang; with twice --bind-timeout it must stay below the httpTimeout of kube-scheduler's extender configuration")
 	fs.DurationVar(&o.GangHoldTimeout, "gang-hold-timeout", o.GangHoldTimeout, "how long a gang keeps its places while kube-scheduler does not bind it; more than --gang-bind-timeout")
 	fs.DurationVar(&o.GangStalenessGracePeriod, "gang-staleness-grace-period", o.GangStalenessGracePeriod, "how long a started gang of disruption mode All may have too few members before the rest is evicted, if its Gang object does not say; 0: for ever")
-	fs.Float32Var(&o.AdmissionQPS, "admission-qps", o.AdmissionQPS, "requests per second that hand members of gangs to kube-scheduler, two for each member")
+	fs.Float32Var(&o.AdmissionQPS, "admission-qps", o.AdmissionQPS, "requests per second that hand admitted pods, single ones and members of gangs, to kube-scheduler, two for each")
 
 	fs.StringVar(&o.ShareResource, "share-resource", o.ShareResource, "resource that counts shares of GPUs")
 	fs.StringVar(&o.GPUResource, "gpu-resource", o.GPUResource, "resource that counts whole GPUs")

@@ -77,9 +77,9 @@ func (e *Effects) fulfil(ctx context.Context, pod ledger.Pod, limiter flowcontro
 	}
 	log := klog.FromContext(ctx).WithValues("pod", klog.KRef(pod.Namespace, pod.Name), "admit", i.admission != nil)
 	if e.admissions.NumRequeues(pod) == complainAfter {
-		log.Error(err, "Member of a gang could not be patched; it is tried again until that succeeds")
+		log.Error(err, "Pod could not be admitted; it is tried again until that succeeds")
 	} else {
-		log.V(2).Info("Member of a gang could not be patched yet", "reason", err.Error())
+		log.V(2).Info("Pod could not be admitted yet", "reason", err.Error())
 	}
 	return err
 }

@@ -29,8 +29,8 @@ type EffectsOptions struct {
 	Resources contract.Resources
 	// RetryQPS and EventQPS bound wake-up patches and events per second.
 	RetryQPS, EventQPS float32
-	// AdmissionQPS bounds the requests per second that nominate members of
-	// gangs and lift their gates: two for each.
+	// AdmissionQPS bounds the requests per second that nominate admitted pods and
+	// lift their gates: two for each.
 	AdmissionQPS float32
 	// Run tells this process from the ones before it, so that a wake-up patch
 	// always changes something: the ledger's versions begin anew.

@@ -39,7 +39,7 @@ type Metrics struct {
 	// Nominations counts patches of a pod's nominated node, by result: "ok",
 	// "gone" or "failed", which is not tried again.
 	Nominations *prometheus.CounterVec
-	// Admissions counts members of gangs handed to the scheduler, by result:
+	// Admissions counts pods handed to the scheduler, by result:
 	// "ok", "gone", "withdrawn" before it was done, or "failed", which is tried
 	// again and so counted for each try.
 	Admissions *prometheus.CounterVec
@@ -88,11 +88,11 @@ func New(reg prometheus.Registerer) *Metrics {
 		Waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "waiting_pods", Help: "Refused pods by reason.",
 		}, []string{"reason"}),
-		Nominations: counters("nominations_total", "Patches of members' nominated nodes, by result.", "result"),
-		Admissions:  counters("admissions_total", "Members of gangs handed to the scheduler, by result; failed tries are made again.", "result"),
+		Nominations: counters("nominations_total", "Patches of pods' nominated nodes, by result.", "result"),
+		Admissions:  counters("admissions_total", "Pods handed to the scheduler, by result; failed tries are made again.", "result"),
 		AdmissionDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "admission_duration_seconds",
-			Help: "Time from the decision that a member of a gang may start until the scheduler has it.",
+			Help: "Time from the decision that a pod may start until the scheduler has it.",
 			// 1 ms to 65 s: two patches take milliseconds, a gang of thousands
 			// waits for the rate limit.
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 17),

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
@@ -109,5 +110,63 @@ func BenchmarkReportQueues(b *testing.B) {
 	for b.Loop() {
 		s.queueTold, s.nextReport = true, time.Time{}
 		s.reportQueues(time.Now())
+	}
+}
+
+// borrowed is a state of nodes of eight GPUs, all of which pods of one GPU have,
+// of queues that deserve nothing; and one pod that waits in a queue that deserves
+// something.
+func borrowed(b *testing.B, nodes, queues int) *state {
+	b.Helper()
+	p, _ := newPlanner(b, &effects{}, withQueues)
+	s := newState(p)
+	now := time.Now()
+	log := klog.Background()
+	p.live.Store(true)
+	s.observeNamespace("demo", &view.Namespace{Name: "demo", Labels: map[string]string{contract.InjectLabel: contract.InjectEnabled}})
+	for q := range queues {
+		s.observeQueue(aQueue(fmt.Sprint("borrower-", q), ""))
+	}
+	s.observeQueue(aQueue("owner", "", deserves(8)))
+	for i := range nodes {
+		name := fmt.Sprintf("n%04d", i)
+		s.observeNode(log, view.NodeOf(fixture.Node(b, name, fixture.Inventory(name, 8)), p.opts.Resources), now)
+		for j := range 8 {
+			pod := open(queued(fmt.Sprint("borrower-", (8*i+j)%queues), fmt.Sprintf("p%d-%d", i, j), "1 GPU"))
+			s.observe(log, view.PodOf(fixture.Bound(b, pod, name, one(fixture.GPU(name, j), 100)), p.opts.Resources), now)
+		}
+	}
+	s.observe(log, view.PodOf(queued("owner", "claimant", "1 GPU"), p.opts.Resources), now)
+	return s
+}
+
+// One GPU is taken back where all are borrowed: the round in which the victim is
+// found and asked to go.
+func BenchmarkReclaimOneGPU(b *testing.B) {
+	for _, queues := range []int{1, 1000} {
+		b.Run(fmt.Sprintf("nodes=5000/pods=40000/queues=%d", queues), func(b *testing.B) {
+			s := borrowed(b, 5000, queues)
+			asked, _ := s.p.effects.(*effects)
+			log := logr.Discard()
+			// All time is after the present, so that no round is cut short.
+			now := time.Now().Add(time.Hour)
+			s.planRound(log, now, true)
+			if len(s.wanting) != 1 || len(s.reservations) != 0 {
+				b.Fatalf("%d want room and %d reservations, want 1 and none yet", len(s.wanting), len(s.reservations))
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				for id, w := range s.wanting {
+					s.endReservation(id, now)
+					w.next = time.Time{}
+				}
+				now = now.Add(deservedPatience)
+				s.nextPlan, s.newcomers, s.gangsDirty = time.Time{}, true, true
+				s.planRound(log, now, true)
+				if got := len(asked.take(&asked.evicted)); got != 1 {
+					b.Fatalf("%d pods were asked to go, want 1", got)
+				}
+			}
+		})
 	}
 }

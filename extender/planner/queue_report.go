@@ -18,8 +18,12 @@ import (
 	"github.com/tranche-dev/tranche/pkg/units"
 )
 
-// reportEvery is how often queues are looked at for something to report.
-const reportEvery = 200 * time.Millisecond
+// reportEvery is how often queues are looked at for something to report, at most;
+// reportPart bounds that to a part of the planner's time, however many pods wait.
+const (
+	reportEvery = 200 * time.Millisecond
+	reportPart  = 25
+)
 
 // reportQueues tells what has changed about queues.
 func (s *state) reportQueues(now time.Time) {
@@ -46,6 +50,9 @@ func (s *state) reportQueues(now time.Time) {
 		}
 		q.reported = &r
 		s.p.effects.ReportQueue(r)
+	}
+	if took := reportPart * s.p.opts.Clock.Since(now); took > reportEvery {
+		s.nextReport = now.Add(took)
 	}
 }
 
