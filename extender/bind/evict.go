@@ -3,6 +3,7 @@ package bind
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/tranche-dev/tranche/extender/planner"
 	"github.com/tranche-dev/tranche/pkg/ledger"
 )
 
@@ -17,6 +19,16 @@ import (
 type end struct {
 	reason, message string
 	asked           time.Time
+	// party is not nil for a pod that goes together with others or not at all.
+	party *party
+}
+
+// party is some pods that go together.
+type party struct {
+	pods []ledger.Pod
+	ask  sync.Once
+	// refused says that a budget protects one of them now.
+	refused bool
 }
 
 const (
@@ -31,9 +43,57 @@ const (
 // Evict implements planner.Effects.
 func (e *Effects) Evict(pod ledger.Pod, reason, message string) {
 	e.mu.Lock()
-	e.ends[pod] = &end{reason, message, e.opts.Clock.Now()}
+	e.ends[pod] = &end{reason: reason, message: message, asked: e.opts.Clock.Now()}
 	e.mu.Unlock()
 	e.evictions.Add(pod)
+}
+
+// EvictTogether implements planner.Effects.
+func (e *Effects) EvictTogether(evictions []planner.Eviction) {
+	p := &party{}
+	e.mu.Lock()
+	for _, one := range evictions {
+		p.pods = append(p.pods, one.Pod)
+		e.ends[one.Pod] = &end{reason: one.Reason, message: one.Message, asked: e.opts.Clock.Now(), party: p}
+	}
+	e.mu.Unlock()
+	for _, one := range evictions {
+		e.evictions.Add(one.Pod)
+	}
+}
+
+// allowed says whether a budget protects none of them, asking once for all. What
+// happens between the question and the evictions nobody can know; each is asked
+// for under the budgets again.
+func (e *Effects) allowed(ctx context.Context, p *party, t truth) bool {
+	p.ask.Do(func() {
+		for _, pod := range p.pods {
+			if err := e.request(ctx, pod, metav1.DryRunAll); apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
+				p.refused = true
+				t.EvictionRefused(ctx, pod.UID)
+			}
+		}
+	})
+	return !p.refused
+}
+
+// request asks the API server for a pod's eviction.
+func (e *Effects) request(ctx context.Context, pod ledger.Pod, dryRun ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return e.clients.Main.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(pod.UID)}, DryRun: dryRun},
+	})
+}
+
+// forgetEnd drops a wish, unless there is a newer one.
+func (e *Effects) forgetEnd(pod ledger.Pod, wanted *end) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ends[pod] == wanted {
+		delete(e.ends, pod)
+	}
 }
 
 // Spare implements planner.Effects.
@@ -52,12 +112,11 @@ func (e *Effects) evict(ctx context.Context, pod ledger.Pod, t truth) error {
 	if wanted == nil {
 		return nil
 	}
-	calling, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	err := e.clients.Main.PolicyV1().Evictions(pod.Namespace).Evict(calling, &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(pod.UID)}},
-	})
+	if wanted.party != nil && !e.allowed(ctx, wanted.party, t) {
+		e.forgetEnd(pod, wanted)
+		return nil
+	}
+	err := e.request(ctx, pod)
 	log := klog.FromContext(ctx).WithValues("pod", klog.KRef(pod.Namespace, pod.Name), "why", wanted.reason)
 	count := func(result string) { e.metrics.Evictions.WithLabelValues(wanted.reason, result).Inc() }
 	switch {
@@ -82,10 +141,6 @@ func (e *Effects) evict(ctx context.Context, pod ledger.Pod, t truth) error {
 		log.V(2).Info("Not evicted yet", "reason", err.Error())
 		return fmt.Errorf("evict pod: %w", err)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.ends[pod] == wanted {
-		delete(e.ends, pod)
-	}
+	e.forgetEnd(pod, wanted)
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
@@ -68,7 +70,11 @@ func (k *kit) listen() *calls {
 		if p := eviction.DeleteOptions.Preconditions; p == nil || string(*p.UID) != "uid-"+eviction.Name {
 			k.Errorf("eviction without the UID: %+v", eviction)
 		}
-		_, _, err := ask("evict " + eviction.Name)
+		verb := "evict "
+		if len(eviction.DeleteOptions.DryRun) > 0 {
+			verb = "may evict "
+		}
+		_, _, err := ask(verb + eviction.Name)
 		return true, nil, err
 	})
 	return c
@@ -342,6 +348,37 @@ func TestEvictionHeedsBudgetsAndTellsOnce(t *testing.T) {
 		}
 		if got := <-k.events.Events; got != "Warning BelowMinCount the gang has lost a member" {
 			k.Errorf("event %q", got)
+		}
+	})
+}
+
+// Pods that go together are asked about first: nobody goes for nothing.
+func TestPodsThatGoTogetherOrNotAtAll(t *testing.T) {
+	run(t, func(k *kit) {
+		budget := apierrors.NewTooManyRequests("disruption budget", 0)
+		budget.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause}}
+		p, q := gated("p"), gated("q")
+		k.exists(p)
+		k.exists(q)
+		c := k.listen()
+		protected := true
+		c.answer = func(call string) error {
+			if protected && call == "may evict q" {
+				return budget
+			}
+			return nil
+		}
+		together := []planner.Eviction{{Pod: ref(p), Reason: "R", Message: "m"}, {Pod: ref(q), Reason: "R", Message: "m"}}
+		k.effects.EvictTogether(together)
+		time.Sleep(time.Minute)
+		k.wantCalls(c, "may evict p", "may evict q")
+		protected = false
+		k.effects.EvictTogether(together)
+		time.Sleep(time.Minute)
+		got := c.take()
+		slices.Sort(got)
+		if diff := cmp.Diff([]string{"evict p", "evict q", "may evict p", "may evict q"}, got); diff != "" {
+			k.Errorf("calls (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -113,6 +113,10 @@ func (s *state) reserve(t Target, pod *view.Pod, now time.Time) reserved {
 	held := claimed && record.Node == t.Node && s.prolong(record, now)
 	if !held {
 		if reason := s.hold(pod, t.Node, now); reason != "" {
+			if reason == QueueWaits {
+				// Filter knew less; a round finds out what the queue does allow.
+				s.refused(pod, reason, []string{t.Node}, s.ledger.Version(), now)
+			}
 			return refuse(&RefusedError{reason})
 		}
 	}

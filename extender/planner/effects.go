@@ -26,6 +26,10 @@ type Effects interface {
 	// puts an event with message on it once that has succeeded. It is asked
 	// again while the pod stays.
 	Evict(pod ledger.Pod, reason, message string)
+	// EvictTogether ends all of some pods or none: if a budget forbids one of them
+	// now, EvictionRefused tells of it and nobody goes. Afterwards it is like Evict
+	// for each.
+	EvictTogether(evictions []Eviction)
 	// Spare takes an Evict back that has not been obeyed yet.
 	Spare(pod ledger.Pod)
 	// ReportQueue says what a queue's object shall say. Of several reports of one
@@ -34,6 +38,12 @@ type Effects interface {
 	// Report says what a gang's object shall say. Of several reports of one
 	// gang, the last counts.
 	Report(report GangReport)
+}
+
+// Eviction is a pod that is to go, with the event about that.
+type Eviction struct {
+	Pod             ledger.Pod
+	Reason, Message string
 }
 
 // Admission is a pod to be handed to the scheduler.

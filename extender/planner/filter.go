@@ -72,6 +72,11 @@ func (p *Planner) judge(snapshot *Snapshot, v *view.Pod, nodes []string) (verdic
 		return verdict, -1
 	}
 	decided, isDecided := p.decided.Load(v.UID)
+	if at, ok := p.admitted.Load(v.UID); ok && !isDecided {
+		if a, ok := at.(*admitted); ok && a.only {
+			decided, isDecided = a.node, true
+		}
+	}
 	if !isDecided && !p.passes(v) {
 		for i := range verdict.Reasons {
 			verdict.Reasons[i] = QueueWaits

@@ -62,8 +62,9 @@ type gangState struct {
 	// deadline is until when a group of held members may take to be bound;
 	// latest bounds how far progress moves it. Zero: no group is held.
 	deadline, latest time.Time
-	// most is how many were bound at the last look.
-	most int
+	// most is how many were bound at the last look, peak at best since the start,
+	// its minimum then: what it is repaired to.
+	most, peak int
 	// failures in a row, without it being planned again before notBefore.
 	failures  int
 	notBefore time.Time
@@ -145,8 +146,12 @@ func (s *state) observeGang(o *view.Gang) {
 // recount counts the members anew, after the gang's object has named another
 // queue for them.
 func (s *state) recount(g *gangState) {
+	now := s.p.opts.Clock.Now()
 	for uid, m := range g.members {
-		if s.counted[uid] != nil {
+		if c := s.counted[uid]; c != nil && m.pod.Node == "" {
+			if m.place != nil && c.queue != s.queueFor(m.pod) && !s.charged(m) {
+				s.unplace(m, now) // the other queue is asked first
+			}
 			s.count(m.pod)
 			s.book(uid)
 		}

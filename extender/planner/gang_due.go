@@ -21,8 +21,10 @@ func (d *dueGang) urgency() int {
 	switch {
 	case d.t.need() > 0 && !d.g.started && d.t.committed > 0:
 		return 0
-	case d.t.need() > 0 && d.g.started:
+	case d.t.need() > 0 && d.g.started && d.t.committed < d.g.peak:
 		return 1
+	case d.t.need() > 0 && d.g.started:
+		return 3 // its minimum was raised: that is no repair
 	case d.t.need() > 0:
 		return 2
 	default:

@@ -186,15 +186,47 @@ func (w *world) scheduleOne(pod *corev1.Pod) {
 			offered = append(offered, n)
 		}
 	}
-	verdict, err := w.p.Filter(w.Context(), pod, offered)
-	if err != nil {
-		w.Error(err)
+	try := func(offered []string) string {
+		verdict, err := w.p.Filter(w.Context(), pod, offered)
+		if err != nil {
+			w.Error(err)
+		}
+		var pass []string
+		for i, n := range offered {
+			if verdict.Reasons == nil || verdict.Reasons[i] == "" {
+				pass = append(pass, n)
+			}
+		}
+		switch len(pass) {
+		case 0:
+			return ""
+		case 1:
+			return pass[0]
+		}
+		scores, err := w.p.Prioritize(w.Context(), pod, pass)
+		if err != nil {
+			w.Error(err)
+		}
+		best := 0
+		for i := range pass {
+			if scores[i] > scores[best] {
+				best = i
+			}
+		}
+		return pass[best]
 	}
-	if i := slices.Index(verdict.Reasons, ""); len(offered) > 0 && i >= 0 {
+	node := ""
+	if n := pod.Status.NominatedNodeName; n != "" && slices.Contains(offered, n) {
+		node = try([]string{n})
+	}
+	if node == "" && len(offered) > 0 {
+		node = try(offered)
+	}
+	if node != "" {
 		w.mu.Lock()
 		w.busy[pod.UID] = true
 		w.mu.Unlock()
-		w.binds.Go(func() { w.bind(pod, offered[i]) })
+		w.binds.Go(func() { w.bind(pod, node) })
 	}
 }
 

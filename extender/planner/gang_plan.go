@@ -121,6 +121,7 @@ func (s *state) planGang(log logr.Logger, r *round, g *gangState, t *standing, n
 	default:
 		s.planEach(log, r, g, t, now)
 	}
+	s.tell()
 	s.tellMembers(g, t, now)
 	s.watchTorn(log, g, t, now)
 	s.watchStale(log, g, t, now)
@@ -142,6 +143,12 @@ func (s *state) settleProgress(log logr.Logger, g *gangState, t *standing, now t
 	}
 	if t.bound == t.succeeded {
 		s.fillAll(g, now) // nobody is left to wait for successors
+	}
+	switch {
+	case !g.started:
+		g.peak = 0
+	case g.peak == 0:
+		g.peak = t.minCount
 	}
 	if g.started && t.bound > g.most {
 		g.failures = 0 // what stood in the way was got over
@@ -191,9 +198,16 @@ func (s *state) planGroup(log logr.Logger, r *round, g *gangState, t *standing, 
 		func(m *member) bool { return m.arrival != nil },
 		keepNone,
 	} {
-		found, short := r.plan(g, chosen, t, keep, now)
+		found, short := r.plan(g, chosen, t, keep, false, now)
 		if short == nil {
-			if why = s.gangMayHold(g, chosen, found); why != nil {
+			why = s.gangMayHold(g, chosen, found)
+			if why != nil {
+				// Of one model it may be too much, and of several not.
+				if found, short = r.plan(g, chosen, t, keep, true, now); short == nil {
+					why = s.gangMayHold(g, chosen, found)
+				}
+			}
+			if why != nil {
 				break
 			}
 			s.place(log, g, chosen, found, keep, now)
@@ -223,9 +237,17 @@ func (s *state) planEach(log logr.Logger, r *round, g *gangState, t *standing, n
 	var why *reason
 	waiting := int32(0)
 	slices.SortFunc(t.idle, preferred)
+	repairs := len(t.idle)
+	if d := (&dueGang{g, t}); d.urgency() == 1 {
+		repairs = g.peak - t.committed // the others take their turn
+	}
 	for i, m := range t.idle {
 		if m.place != nil {
 			continue
+		}
+		if repairs--; repairs < 0 {
+			g.dirty, s.gangsDirty = true, true
+			break
 		}
 		if now.Before(g.notBefore) {
 			why = g.why
@@ -243,7 +265,7 @@ func (s *state) planEach(log logr.Logger, r *round, g *gangState, t *standing, n
 			g.tried = s.capacity
 			continue
 		}
-		found, short := r.plan(g, one, t, keepNone, now)
+		found, short := r.plan(g, one, t, keepNone, false, now)
 		if short == nil {
 			if why = s.gangMayHold(g, one, found); why != nil {
 				g.tried = s.capacity

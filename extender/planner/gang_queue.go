@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/gang"
 	"github.com/tranche-dev/tranche/pkg/queue"
@@ -34,9 +36,12 @@ func (s *state) gangAdmits(g *gangState, chosen []*member) *reason {
 	if name == "" || ask.IsZero() {
 		return nil
 	}
-	why := s.admits(name, g.key.Namespace, gangOrPod(chosen), ask, creditFor(g.id()))
+	why := s.admits(name, g.key.Namespace, gangOrPod(chosen), ask, g.replaced()...)
+	if why == nil && !g.started {
+		why = s.yields(name, gangOrPod(chosen), ask, s.p.opts.Clock.Now())
+	}
 	if why == nil {
-		if _, some := s.narrowed(chosen[0].pod.Request, name, ask); !some && chosen[0].pod.UsesGPU {
+		if _, some := s.narrowed(chosen[0].pod.Request, name, s.wants(chosen[0].pod.UID)); !some && chosen[0].pod.UsesGPU {
 			why = s.modelsFull(name)
 		}
 	}
@@ -66,7 +71,7 @@ func (s *state) gangMayHold(g *gangState, chosen []*member, found []gang.Place) 
 	if more = beyond(more, nil); more.IsZero() {
 		return nil
 	}
-	return s.admits(name, g.key.Namespace, gangOrPod(chosen), more, creditFor(g.id()))
+	return s.admits(name, g.key.Namespace, gangOrPod(chosen), more, g.replaced()...)
 }
 
 func gangOrPod(chosen []*member) string {
@@ -127,4 +132,14 @@ func (s *state) inQueue(why *reason, chosen []*member) *reason {
 	}
 	why.message += s.standingText(name, gangOrPod(chosen), ask)
 	return why
+}
+
+// replaced is what is charged in the place of g's members to come: credits, and
+// what lost members had.
+func (g *gangState) replaced() []types.UID {
+	list := []types.UID{creditFor(g.id())}
+	for uid := range g.vacancies {
+		list = append(list, uid)
+	}
+	return list
 }

@@ -84,8 +84,9 @@ func (r *round) refresh(name string) {
 }
 
 // plan asks for places for the chosen members of g; those to keep stay where
-// they are. Nothing is changed.
-func (r *round) plan(g *gangState, chosen []*member, t *standing, keep keeper, now time.Time) ([]gang.Place, *gang.Shortfall) {
+// they are. split deals the members out to the GPU models that the queue may have
+// more of. Nothing is changed.
+func (r *round) plan(g *gangState, chosen []*member, t *standing, keep keeper, split bool, now time.Time) ([]gang.Place, *gang.Shortfall) {
 	s := r.s
 	r.prepare()
 	opts := gang.Options{Resources: s.p.opts.Resources, Without: map[types.UID]bool{}}
@@ -107,10 +108,15 @@ func (r *round) plan(g *gangState, chosen []*member, t *standing, keep keeper, n
 		}
 	}
 	maps.Copy(opts.Without, s.seatsFor(g.id()))
-	plain := len(opts.Without) == 0
-	name, ask := s.gangAsk(chosen)
+	plain := len(opts.Without) == 0 && !split
+	name, _ := s.gangAsk(chosen)
+	room := s.modelRoom(name)
 	for _, m := range chosen {
-		one := s.memberFor(m, name, ask, now)
+		one := s.memberFor(m, name, now)
+		if split && m.place == nil {
+			one.Request = room.take(s, one.Request, s.wants(m.pod.UID).Get(queue.GPU))
+			one.Shape = gang.ShapeOf(one.Request, m.pod.Needs, m.pod.Constraints, s.policyOf(m.pod))
+		}
 		if len(one.Request.Models) != len(m.pod.Request.Models) {
 			plain = false
 		}
@@ -136,10 +142,9 @@ func (r *round) plan(g *gangState, chosen []*member, t *standing, keep keeper, n
 	return places, short
 }
 
-// memberFor is what is sought for a member of a gang in a queue, which asks for
-// that much.
-func (s *state) memberFor(m *member, name string, ask queue.Amounts, now time.Time) gang.Member {
-	request, _ := s.narrowed(m.pod.Request, name, ask)
+// memberFor is what is sought for a member of a gang in a queue.
+func (s *state) memberFor(m *member, name string, now time.Time) gang.Member {
+	request, _ := s.narrowed(m.pod.Request, name, s.wants(m.pod.UID))
 	return gang.Member{
 		Pod: ref(m.pod), Request: request, Policy: s.policyOf(m.pod),
 		Needs: m.pod.Needs, Constraints: m.pod.Constraints, Shape: m.shape, Avoid: m.avoided(now),

@@ -3,6 +3,8 @@ package planner
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/queue"
@@ -30,15 +32,38 @@ type gateOf struct {
 	limit, share int64
 }
 
+// admitted is where a single pod holds GPUs.
+type admitted struct {
+	node string
+	// only says that no other node will do, since its queue may have no more of
+	// some GPU models.
+	only bool
+}
+
+// modelsLimited says whether a limit on GPU models bears on a pod's queue.
+func (s *state) modelsLimited(uid types.UID) bool {
+	name := s.queueName(uid)
+	if name == "" {
+		return false
+	}
+	room := s.tree.Room(name)
+	for r := int(queue.FirstModel); r < len(room); r++ {
+		if room[r] != queue.Unlimited {
+			return true
+		}
+	}
+	return false
+}
+
 // gatesEvery is how often the gates are made anew while charges change.
 const gatesEvery = 50 * time.Millisecond
 
 // publishGates makes the gates anew if that is due.
 func (p *Planner) publishGates(s *state, now time.Time) {
-	if !p.opts.Queues || !s.gatesStale && (!s.queueTold || now.Before(s.nextGates)) {
+	if !p.opts.Queues || !s.gatesStale && (!s.gatesDirty || now.Before(s.nextGates)) {
 		return
 	}
-	s.gatesStale, s.nextGates = false, now.Add(gatesEvery)
+	s.gatesStale, s.gatesDirty, s.nextGates = false, false, now.Add(gatesEvery)
 	g := &gates{open: make(map[string]gateOf, len(s.queues)), stuck: map[string]bool{}, fallback: p.opts.DefaultQueue, placements: map[string]contract.Placement{}}
 	for name, q := range s.queues {
 		if q.view != nil && q.view.Placement != "" {
@@ -65,8 +90,11 @@ func (p *Planner) passes(pod *view.Pod) bool {
 	if !p.opts.Queues || g == nil {
 		return true
 	}
-	if _, ok := p.admitted.Load(pod.UID); ok {
-		return true
+	if _, holds := p.admitted.Load(pod.UID); holds {
+		return true // its queue was asked
+	}
+	if _, waits := p.refused.Load(pod.UID); waits {
+		return false // until a round lets it in
 	}
 	name := pod.Queue
 	if name == "" {

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -32,8 +33,11 @@ type effects struct {
 	withdrawn []string
 	evicted   []string
 	spared    []string
-	reports   map[GangKey]GangReport
-	queues    map[string]QueueReport
+	// protected are pods that a budget protects, kept those of them that were to
+	// go together with others.
+	protected, kept []string
+	reports         map[GangKey]GangReport
+	queues          map[string]QueueReport
 }
 
 func (e *effects) Wake(pod ledger.Pod, _ uint64) { e.note(&e.woken, pod.Name) }
@@ -58,6 +62,18 @@ func (e *effects) Report(r GangReport) {
 	e.reports[r.Key] = r
 }
 
+// EvictTogether notes who goes, or who of them is protected.
+func (e *effects) EvictTogether(list []Eviction) {
+	all := &e.evicted
+	if slices.ContainsFunc(list, func(one Eviction) bool { return slices.Contains(e.protected, one.Pod.Name) }) {
+		all = &e.kept
+	}
+	for _, one := range list {
+		if all == &e.evicted || slices.Contains(e.protected, one.Pod.Name) {
+			e.note(all, one.Pod.Name)
+		}
+	}
+}
 func (e *effects) Spare(pod ledger.Pod) { e.note(&e.spared, pod.Name) }
 func (e *effects) ReportQueue(r QueueReport) {
 	e.mu.Lock()

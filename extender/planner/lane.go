@@ -21,6 +21,8 @@ type item struct {
 	created  time.Time
 	// id tells items of equal rank apart.
 	id string
+	// limitedBy is the queue whose limit keeps it out, empty if none does.
+	limitedBy string
 }
 
 func (i *item) compare(o *item) int {
@@ -174,6 +176,7 @@ func (s *state) enlist(e *pending) {
 		return
 	}
 	s.gangsDirty, s.newcomers = true, true
+	s.tell()
 	name := s.queueName(e.pod.UID)
 	if e.listed && e.lane == name {
 		return

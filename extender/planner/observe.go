@@ -169,6 +169,7 @@ func (s *state) unpend(uid types.UID, now time.Time) {
 	s.unkeepFor(e)
 	s.forgetNomination(uid)
 	s.p.admitted.Delete(uid)
+	s.p.refused.Delete(uid)
 	s.waitingChanged = s.waitingChanged || e.waiting
 	if s.woken[uid] != nil {
 		// What was left free for it is for others, unless it was taken.
@@ -274,6 +275,7 @@ func (s *state) sweep(now time.Time) {
 		}
 	}
 	s.lapse(now)
+	s.sweepEfforts()
 	for uid := range s.expelled {
 		if s.counted[uid] == nil {
 			delete(s.expelled, uid)

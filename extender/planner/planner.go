@@ -81,9 +81,10 @@ type Planner struct {
 	// types.UID). Only the owner writes; Filter reads.
 	places sync.Map
 
-	// admitted are single pods that hold a place which a round gave them
-	// (struct{} by types.UID). Only the owner writes; Filter reads.
-	admitted sync.Map
+	// admitted are single pods that hold GPUs (*admitted by types.UID), refused
+	// those that wait for their queue (struct{} by types.UID). Only the owner
+	// writes; Filter reads.
+	admitted, refused sync.Map
 	// gates are what Filter knows of queues, nil before anything is.
 	gates atomic.Pointer[gates]
 

@@ -18,6 +18,9 @@ type preemptor struct {
 	node string
 	// until is when it is given up, after the nomination has gone.
 	until time.Time
+	// favoured says that it has had what was free there: if the scheduler does not
+	// use that, it is not kept for it again and again.
+	favoured bool
 }
 
 // nominationLag is how long a nomination counts after it was taken back: long
@@ -28,9 +31,13 @@ const nominationLag = 15 * time.Second
 func (s *state) observeNomination(e *pending, now time.Time) {
 	uid := e.pod.UID
 	switch n := s.preemptors[uid]; {
+	case e.pod.Nominated != "" && e.pod.Nominated == e.nominated:
+		// By ourselves: it had its turn and has its place.
 	case e.pod.Nominated != "":
-		s.preemptors[uid] = &preemptor{node: e.pod.Nominated}
-		s.favourDue = true
+		if n == nil || n.node != e.pod.Nominated {
+			s.preemptors[uid] = &preemptor{node: e.pod.Nominated}
+			s.favourDue = true
+		}
 	case n != nil && n.until.IsZero():
 		n.until = now.Add(nominationLag)
 	}
@@ -56,12 +63,16 @@ func (s *state) favour(now time.Time) {
 	slices.SortFunc(list, func(a, b *pending) int { return before(a.pod, b.pod) })
 	for _, e := range list {
 		uid := e.pod.UID
-		if _, held := s.ledger.Get(uid); held || unplaceable(e.pod) != "" {
+		n := s.preemptors[uid]
+		if _, held := s.ledger.Get(uid); held || n.favoured || unplaceable(e.pod) != "" {
 			continue
 		}
 		waited := e.waiting
-		if s.hold(e.pod, s.preemptors[uid].node, now) == "" && waited {
-			s.p.effects.Wake(ref(e.pod), s.ledger.Version())
+		if s.hold(e.pod, n.node, now) == "" {
+			n.favoured = true
+			if waited {
+				s.p.effects.Wake(ref(e.pod), s.ledger.Version())
+			}
 		}
 	}
 }

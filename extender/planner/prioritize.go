@@ -47,7 +47,13 @@ func (p *Planner) Prioritize(ctx context.Context, pod *corev1.Pod, nodes []strin
 	for i, priority := range placement.Priorities(fits, scores) {
 		priorities[at[i]] = priority
 	}
-	reason, err := ask(ctx, p, func(_ context.Context, s *state, now time.Time) Reason { return s.hold(v, fits[best], now) })
+	reason, err := ask(ctx, p, func(_ context.Context, s *state, now time.Time) Reason {
+		reason := s.hold(v, fits[best], now)
+		if _, held := s.ledger.Get(v.UID); reason == QueueWaits && !held {
+			s.refused(v, reason, fits, s.ledger.Version(), now)
+		}
+		return reason
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -119,6 +119,13 @@ func (s *state) observeNamespace(name string, n *view.Namespace) {
 			s.book(uid)
 		}
 	}
+	for uid, e := range s.pending {
+		if e.pod.Namespace == name {
+			s.count(e.pod)
+			s.book(uid)
+			s.enlist(e)
+		}
+	}
 	s.queuesMoved()
 }
 
@@ -126,8 +133,10 @@ func (s *state) observeNamespace(name string, n *view.Namespace) {
 func (s *state) queuesMoved() {
 	s.capacity++
 	s.specs++
+	clear(s.hopeless) // limits on models have a say
 	s.gangsDirty = true
-	s.gatesStale, s.queueTold = true, true
+	s.gatesStale = true
+	s.tell()
 }
 
 // queueOf returns the state of a queue, made if it is new.
@@ -144,6 +153,9 @@ func (s *state) queueOf(name string) *queueState {
 func (s *state) dropQueue(q *queueState) {
 	if q.view == nil && q.pods == 0 {
 		delete(s.queues, q.name)
+		for _, e := range q.waiting {
+			e.listed = false
+		}
 	}
 }
 
@@ -201,6 +213,7 @@ func (s *state) injected(namespace string) bool {
 // nodes.
 func (s *state) divideCluster() {
 	total := make(queue.Amounts, queue.FirstModel)
+	before := s.largest
 	s.largest = 0
 	for n := range s.ledger.Snapshot().Nodes() {
 		if !n.Known() {
@@ -231,6 +244,22 @@ func (s *state) divideCluster() {
 		}
 	}
 	s.tree.SetCapacity(total)
+	s.gatesStale = true
+	s.tell()
+	if s.largest != before {
+		s.askAnew()
+	}
+}
+
+// askAnew counts what pods ask for again: the shares that memory comes to depend
+// on the largest GPU.
+func (s *state) askAnew() {
+	for uid, c := range s.counted {
+		if c.pod.Node == "" {
+			c.ask = s.askOf(c.pod)
+			s.book(uid)
+		}
+	}
 }
 
 // takesPods says whether a node is neither cordoned nor lost.

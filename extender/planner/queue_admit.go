@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,6 +36,23 @@ func (s *state) admits(name, namespace, who string, ask queue.Amounts, replaced 
 		return nil
 	}
 	return s.refusalOf(refusal, name, who)
+}
+
+// yields says why a queue leaves quota that has become free to another below the
+// same limit, nil if it does not: that one is entitled to it, waits for more than
+// is free at one time, and would never get it if all of it were used at once.
+func (s *state) yields(name, who string, ask queue.Amounts, now time.Time) *reason {
+	if len(s.short) == 0 {
+		return nil
+	}
+	for _, above := range s.upward(name) {
+		w := s.short[above]
+		if w == nil || w.queue == name || now.Sub(w.since) >= s.p.opts.ReservationTimeout || s.tree.EntitledBelow(name, ask, above) {
+			continue
+		}
+		return &reason{v1alpha1.ReasonQueueLimit, fmt.Sprintf("what queue %s has left of its limit is kept for %s of queue %s, which is entitled to it; queue %s has its share, and %s goes on when that has started", above, w.text(), w.queue, name, who), 0}
+	}
+	return nil
 }
 
 // mayHold says why a pod's queue does not let it hold a plan, nil if it does. What
@@ -139,7 +157,8 @@ func (s *state) amountText(r queue.Resource, n int64) string {
 }
 
 // narrowed is a request without the models of which its queue may have no more:
-// ask is what it wants. False: no model is left.
+// ask is what one pod wants. Whether all of a gang may have what was found is
+// asked afterwards. False: no model is left.
 func (s *state) narrowed(req contract.Request, name string, ask queue.Amounts) (contract.Request, bool) {
 	if name == "" || !s.p.opts.Queues {
 		return req, true
@@ -147,7 +166,7 @@ func (s *state) narrowed(req contract.Request, name string, ask queue.Amounts) (
 	room := s.tree.Room(name)
 	full := map[string]bool{}
 	for r := queue.FirstModel; int(r) < len(room); r++ {
-		if room[r] < ask[queue.GPU] {
+		if room[r] < ask.Get(queue.GPU) {
 			full[s.tree.ModelName(r)] = true
 		}
 	}
@@ -170,4 +189,41 @@ func beyond(a, b queue.Amounts) queue.Amounts {
 		more[r] = max(more[r], 0)
 	}
 	return more
+}
+
+// modelRoom is how much more a queue may have of each GPU model that is limited.
+type modelRoom map[string]int64
+
+func (s *state) modelRoom(name string) modelRoom {
+	list := modelRoom{}
+	if name == "" || !s.p.opts.Queues {
+		return list
+	}
+	room := s.tree.Room(name)
+	for r := queue.FirstModel; int(r) < len(room); r++ {
+		if room[r] != queue.Unlimited {
+			list[s.tree.ModelName(r)] = room[r]
+		}
+	}
+	return list
+}
+
+// take narrows a request to the first model that has room left for it, and takes
+// that.
+func (l modelRoom) take(s *state, req contract.Request, shares int64) contract.Request {
+	models := req.Models
+	if len(models) == 0 {
+		models = s.tree.ModelNames()
+	}
+	for _, model := range slices.Sorted(slices.Values(models)) {
+		left, limited := l[model]
+		if !limited || left >= shares {
+			if limited {
+				l[model] = left - shares
+			}
+			req.Models = []string{model}
+			return req
+		}
+	}
+	return req
 }

@@ -54,6 +54,27 @@ func BenchmarkRoundWithNothingFree(b *testing.B) {
 	}
 }
 
+// A round in which 20,000 pods wait for the limits of their departments.
+func BenchmarkRoundAtLimits(b *testing.B) {
+	s := manyQueues(b, 200, 20000)
+	for d := range 20 {
+		s.observeQueue(aQueue(fmt.Sprint("dept-", d), "", deserves(100), limited(0)))
+	}
+	log := logr.Discard()
+	// All time is after the present, so that no round is cut short.
+	now := time.Now().Add(time.Hour)
+	s.planRound(log, now, true)
+	if s.newcomers || s.ledger.Len() > 0 {
+		b.Fatalf("%d pods were admitted, want all to have been served and none to be admitted", s.ledger.Len())
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		s.nextPlan = time.Time{}
+		s.capacity++
+		s.planRound(log, now, true)
+	}
+}
+
 // A round that admits 1,600 of 20,000 pods on 200 nodes, and what one costs.
 func BenchmarkRoundThatAdmits(b *testing.B) {
 	for b.Loop() {

@@ -42,8 +42,12 @@ func (s *state) count(pod *view.Pod) {
 		return
 	}
 	if c != nil && c.queue != name {
-		s.uncount(pod.UID) // somebody has changed the label
-		c = nil
+		if r, ok := s.ledger.Get(pod.UID); pod.Node != "" || ok && r.State == ledger.Allocated {
+			name = c.queue // it stays where it was admitted, whatever is written now
+		} else {
+			s.uncount(pod.UID)
+			c = nil
+		}
 	}
 	if c == nil {
 		c = &counted{queue: name}
@@ -86,8 +90,8 @@ func (s *state) queueFor(pod *view.Pod) string {
 	switch {
 	case pod.UsesGPU && pod.Queue == "":
 		return s.p.opts.DefaultQueue
-	case pod.UsesGPU, s.injected(pod.Namespace):
-		return pod.Queue
+	case pod.UsesGPU, pod.Gated, s.injected(pod.Namespace):
+		return pod.Queue // only the webhook puts our gate on a pod
 	default:
 		return ""
 	}
@@ -191,7 +195,7 @@ func (s *state) book(uid types.UID) {
 		return
 	}
 	s.tree.Charge(uid, c.queue, state, amounts)
-	s.queueTold = true
+	s.tell()
 	if had && before.State != queue.Pending && state == queue.Pending {
 		s.freed(before)
 	}
@@ -199,7 +203,7 @@ func (s *state) book(uid types.UID) {
 
 // freed notes that a queue has more room than before.
 func (s *state) freed(before queue.Charge) {
-	s.queueTold = true
+	s.tell()
 	if before.State != queue.Pending {
 		s.capacity++
 		s.gangsDirty = true

@@ -25,6 +25,9 @@ const (
 	reportPart  = 25
 )
 
+// tell has queues reported, and the gates made anew, soon.
+func (s *state) tell() { s.queueTold, s.gatesDirty = true, true }
+
 // reportQueues tells what has changed about queues.
 func (s *state) reportQueues(now time.Time) {
 	if !s.p.opts.Queues || !s.queueTold && !s.gatesStale || now.Before(s.nextReport) || !s.p.Live() {

@@ -55,7 +55,7 @@ func (r *round) makeRoom(log logr.Logger, l *lanes, now time.Time) {
 func (r *round) reclaim(log logr.Logger, now time.Time) (began bool) {
 	s := r.s
 	for _, w := range s.wantsInOrder(func(w *want) bool {
-		return s.reservations[w.id] == nil && (!now.Before(w.next) || w.specs != s.specs)
+		return s.reservations[w.id] == nil && s.rested(w, now) && (!now.Before(w.next) || w.specs != s.specs)
 	}) {
 		w.specs = s.specs
 		if s.inFlight() >= s.p.opts.EvictionsInFlight || s.p.opts.Clock.Since(now) > planBudget {
@@ -87,12 +87,35 @@ func (r *round) noteStuck() {
 			stuck[w.queue] = true
 		}
 	}
+	r.noteShort()
 	for name, q := range s.queues {
 		if q.stuck != stuck[name] {
 			q.stuck = stuck[name]
-			s.gatesStale, s.queueTold = true, true
+			s.gatesStale = true
+			s.tell()
 		}
 	}
+}
+
+// noteShort finds those for whom quota is kept; see yields.
+func (r *round) noteShort() {
+	s := r.s
+	short := map[string]*want{}
+	for _, w := range s.wanting {
+		if w.limitedBy == "" || w.limitedBy == w.queue || !s.tree.EntitledBelow(w.queue, w.ask, w.limitedBy) {
+			continue
+		}
+		if o := short[w.limitedBy]; o == nil || cmp.Or(w.since.Compare(o.since), cmp.Compare(w.id, o.id)) < 0 {
+			short[w.limitedBy] = w
+		}
+	}
+	for above, w := range s.short {
+		if short[above] != w {
+			s.capacity++ // others may go on
+			s.gangsDirty = true
+		}
+	}
+	s.short = short
 }
 
 // wantsInOrder lists some of them as the queues' shares say.
@@ -157,7 +180,7 @@ func (r *round) reclaimFor(log logr.Logger, w *want, now time.Time) bool {
 	}
 	problem := reclaim.Problem{
 		Members: members, Topology: topology, Options: gang.Options{Resources: s.p.opts.Resources},
-		Units: s.unitsFor(rules), Rules: rules, MostVictims: s.p.opts.EvictionsInFlight - s.inFlight(),
+		Units: s.unitsFor(rules, now), Rules: rules, MostVictims: s.p.opts.EvictionsInFlight - s.inFlight(),
 	}
 	problem.Nodes = r.asIfSettled(w)
 	result, _ := reclaim.Select(problem)
@@ -166,7 +189,7 @@ func (r *round) reclaimFor(log logr.Logger, w *want, now time.Time) bool {
 		return false
 	}
 	w.failures = 0
-	w.next = now.Add(reclaimAgain)
+	w.next = now
 	s.begin(log, w, result, now)
 	return true
 }
@@ -187,12 +210,9 @@ func (w *want) later(now time.Time) {
 	w.next = now.Add(min(time.Second<<min(w.failures-1, 6), most))
 }
 
-// reclaimAgain is how long nobody else is evicted for a want that has just had
-// its way.
-const reclaimAgain = 5 * time.Second
-
 // begin asks the victims to go and puts by what they leave.
 func (s *state) begin(log logr.Logger, w *want, result *reclaim.Result, now time.Time) {
+	var evictions []Eviction
 	grace := time.Duration(0)
 	reserved := s.putBy(w, result.Places, now, now)
 	for _, u := range result.Victims {
@@ -209,10 +229,14 @@ func (s *state) begin(log logr.Logger, w *want, result *reclaim.Result, now time
 			reserved.victims[p.UID] = &victim{pod: ref(c.pod), asked: now, charge: charged.Amounts}
 			grace = max(grace, c.pod.Grace)
 			s.expelled[p.UID] = true
-			s.p.effects.Evict(ref(c.pod), event, message)
+			evictions = append(evictions, Eviction{ref(c.pod), event, message})
 		}
 	}
 	reserved.until = now.Add(grace + goneWithin)
+	if len(evictions) > 0 {
+		s.made(w, now)
+		s.p.effects.EvictTogether(evictions)
+	}
 	s.p.metrics.Reclaims.WithLabelValues(w.queue).Inc()
 	w.explain(s, len(reserved.victims))
 	log.Info("Room is made", "for", w.text(), "queue", w.queue, "victims", len(reserved.victims))
@@ -312,19 +336,19 @@ func (w *want) needs(i int) gang.Resources {
 
 // unitsFor lists who might go for a claimant: what runs in queues that have more
 // than their share, and what has a lower priority in its own.
-func (s *state) unitsFor(rules *rules) []*reclaim.Unit {
+func (s *state) unitsFor(rules *rules, now time.Time) []*reclaim.Unit {
 	var list []*reclaim.Unit
 	for uid, c := range s.counted {
 		if c.pod.Node == "" || c.pod.Deleting || c.pod.Ended || !rules.from[c.queue] || s.members[uid] != nil && s.p.opts.Gangs {
 			continue
 		}
-		if u := s.unitOf(string(uid), c.queue, []types.UID{uid}); u != nil {
+		if u := s.unitOf(string(uid), c.queue, []types.UID{uid}, now); u != nil {
 			list = append(list, u)
 		}
 	}
 	if s.p.opts.Gangs {
 		for _, g := range s.gangs {
-			list = append(list, s.gangUnits(g, rules)...)
+			list = append(list, s.gangUnits(g, rules, now)...)
 		}
 	}
 	slices.SortFunc(list, func(a, b *reclaim.Unit) int { return cmp.Compare(a.ID, b.ID) })
@@ -333,7 +357,7 @@ func (s *state) unitsFor(rules *rules) []*reclaim.Unit {
 
 // gangUnits are the members that a gang can spare, each, and the gang. Of a gang
 // that is not whole nobody is taken: it is being repaired, or taken back anyway.
-func (s *state) gangUnits(g *gangState, rules *rules) []*reclaim.Unit {
+func (s *state) gangUnits(g *gangState, rules *rules, now time.Time) []*reclaim.Unit {
 	if !g.started || len(g.members) == 0 {
 		return nil
 	}
@@ -355,11 +379,11 @@ func (s *state) gangUnits(g *gangState, rules *rules) []*reclaim.Unit {
 		all = append(all, m.pod.UID)
 	}
 	var list []*reclaim.Unit
-	if whole := s.unitOf(id, name, all); whole != nil {
+	if whole := s.unitOf(id, name, all, now); whole != nil {
 		list = append(list, whole)
 	}
 	for _, m := range bound[min(len(bound), max(t.minCount-t.succeeded, 0)):] {
-		if u := s.unitOf(string(m.pod.UID), name, []types.UID{m.pod.UID}); u != nil {
+		if u := s.unitOf(string(m.pod.UID), name, []types.UID{m.pod.UID}, now); u != nil {
 			rules.part[u] = id
 			list = append(list, u)
 		}
@@ -367,13 +391,23 @@ func (s *state) gangUnits(g *gangState, rules *rules) []*reclaim.Unit {
 	return list
 }
 
+// goes says whether a pod has been asked to go for somebody already.
+func (s *state) goes(uid types.UID) bool {
+	for _, r := range s.reservations {
+		if r.victims[uid] != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // unitOf makes a unit of pods of a queue, nil if one of them must stay.
-func (s *state) unitOf(id, name string, uids []types.UID) *reclaim.Unit {
+func (s *state) unitOf(id, name string, uids []types.UID, now time.Time) *reclaim.Unit {
 	u := &reclaim.Unit{ID: id, Queue: name}
 	var charge queue.Amounts
 	for _, uid := range uids {
 		c := s.counted[uid]
-		if c == nil || !s.stubborn[uid].IsZero() {
+		if c == nil || s.isStubborn(uid, now) || s.goes(uid) {
 			return nil
 		}
 		has, ok := s.tree.Charged(uid)
@@ -395,16 +429,33 @@ func (s *state) unitOf(id, name string, uids []types.UID) *reclaim.Unit {
 	return u
 }
 
+// anyoneWent says whether victims of a reservation have gone or are about to.
+func (s *state) anyoneWent(r *reservation) bool {
+	if !r.credit.IsZero() {
+		return true
+	}
+	for uid := range r.victims {
+		if c := s.counted[uid]; c == nil || c.pod.Deleting {
+			return true
+		}
+	}
+	return false
+}
+
 // evictionRefused leaves a pod alone that a disruption budget keeps: others must
 // do.
 func (s *state) evictionRefused(uid types.UID, now time.Time) {
-	s.stubborn[uid] = now.Add(stubbornFor)
+	s.leaveAlone(uid, now)
 	for _, id := range slices.Sorted(maps.Keys(s.reservations)) {
 		r := s.reservations[id]
-		if r.victims[uid] != nil {
-			s.endReservation(id, now)
-			r.want.next = now
-			r.want.stir(s)
+		if r.victims[uid] == nil {
+			continue
 		}
+		if !s.anyoneWent(r) {
+			s.unmade(r.want)
+		}
+		s.endReservation(id, now)
+		r.want.next = now
+		r.want.stir(s)
 	}
 }

@@ -38,6 +38,8 @@ type reservation struct {
 	// asks: it is charged to the want's queue until that has its places, so that
 	// nobody else below the same limit takes it.
 	credit queue.Amounts
+	// specs is the count of changes of queues when it was last looked at.
+	specs uint64
 	// standing says that it waits for what becomes free by itself.
 	standing bool
 }
@@ -189,35 +191,30 @@ func (s *state) endReservation(id string, now time.Time) {
 // others must do.
 func (s *state) tendReservations(now time.Time) {
 	for id, r := range s.reservations {
-		if !now.Before(r.until) || !r.want.alive(s) {
+		if !now.Before(r.until) || !r.want.alive(s) || r.specs != s.specs && s.tree.Check(r.want.queue, nil) != nil {
 			s.endReservation(id, now)
 			continue
 		}
+		r.specs = s.specs
 		for uid, v := range r.victims {
 			c := s.counted[uid]
 			if c == nil || c.pod.Deleting {
 				continue
 			}
 			if now.Sub(v.asked) >= stubbornAfter {
-				s.stubborn[uid] = now.Add(stubbornFor)
+				s.leaveAlone(uid, now)
 				s.endReservation(id, now)
 				r.want.next = now
 				break
 			}
 		}
 	}
-	for uid, until := range s.stubborn {
-		if !now.Before(until) {
-			delete(s.stubborn, uid)
-		}
-	}
 }
 
 const (
-	// stubbornAfter is how long a pod may take to be asked to go, before it is
-	// left alone for stubbornFor. Disruption budgets are noticed sooner.
+	// stubbornAfter is how long the API server may take to let a pod go before
+	// others must do. Disruption budgets are noticed sooner.
 	stubbornAfter = 20 * time.Second
-	stubbornFor   = 2 * time.Minute
 	// goneWithin is what the end of a pod may take beyond its grace period.
 	goneWithin = 30 * time.Second
 )

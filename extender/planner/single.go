@@ -73,6 +73,9 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		}
 		return why, nil
 	}
+	if why := s.yields(at.queue, "the pod", i.ask, now); why != nil {
+		return why, nil
+	}
 	if !pod.UsesGPU {
 		s.admitUnheld(e)
 		return nil, nil
@@ -88,12 +91,27 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		}
 		return why, nil
 	}
-	place, reason := r.reservedSpot(e, request), Reason("")
+	place, lacks := r.reservedSpot(e, request), Reason("")
 	if place == nil && s.reservations[podID(pod.UID)] != nil {
 		return e.why, nil // it waits for those that are to go
 	}
+	// What memory comes to on very GPUs may be more than was asked about.
+	var dear *reason
 	if place == nil {
-		place, reason = r.spot(e, shape, request)
+		place, lacks = r.spot(e, shape, request, func(p *gang.Place) bool {
+			cost := s.planCost(pod, p.Plan, p.Node)
+			if beyond(cost, i.ask).IsZero() {
+				return true
+			}
+			why := s.admits(at.queue, pod.Namespace, "the pod", cost, creditFor(podID(pod.UID)))
+			if dear == nil {
+				dear = why
+			}
+			return why == nil
+		})
+	}
+	if place == nil && dear != nil {
+		return dear, nil
 	}
 	if place == nil && s.foreignTakes(r, pod) {
 		s.setFutile(e, false)
@@ -101,23 +119,16 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		return nil, nil
 	}
 	if place == nil {
-		s.setFutile(e, final(reason))
+		s.setFutile(e, final(lacks))
 		if !e.futile {
 			at.fail(i)
 			s.expose(at, e)
 		}
-		why := s.noRoom(e, at.queue, reason)
+		why := s.noRoom(e, at.queue, lacks)
 		at.full[shape], at.futile[shape] = why, e.futile
 		return why, nil
 	}
 	s.setFutile(e, false)
-	// What memory comes to on these very GPUs may be more than was asked about.
-	cost := s.planCost(pod, place.Plan, place.Node)
-	if more := beyond(cost, i.ask); !more.IsZero() {
-		if why := s.admits(at.queue, pod.Namespace, "the pod", cost, creditFor(podID(pod.UID))); why != nil {
-			return why, nil
-		}
-	}
 	if !s.admitHeld(r, e, place, now) {
 		return s.noRoom(e, at.queue, placement.NotTogether), nil
 	}
@@ -166,12 +177,13 @@ func (s *state) admitHeld(r *round, e *pending, place *gang.Place, now time.Time
 	s.settleBooks()
 	s.keepFor(e, place.Node, pod.Needs)
 	r.refresh(place.Node)
-	s.p.admitted.Store(pod.UID, struct{}{})
+	s.p.admitted.Store(pod.UID, &admitted{node: place.Node, only: s.modelsLimited(pod.UID)})
 	s.endWait(e)
 	if pod.Gated {
 		a := Admission{Pod: ref(pod), Gated: true, Version: s.ledger.Version()}
 		if s.p.opts.Nominate && pod.Free {
 			a.Node = place.Node
+			e.nominated = place.Node
 		}
 		r.admissions = append(r.admissions, a)
 		return true
@@ -200,6 +212,8 @@ func (s *state) endWait(e *pending) {
 		s.waitingChanged = true
 	}
 	e.why, e.since = nil, time.Time{}
+	s.p.refused.Delete(e.pod.UID)
+	s.tell()
 }
 
 // foreignTakes says whether a node whose GPUs belong to another device plugin has

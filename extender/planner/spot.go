@@ -2,6 +2,8 @@ package planner
 
 import (
 	"container/heap"
+	"slices"
+	"strings"
 
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/gang"
@@ -16,7 +18,9 @@ import (
 // spotKey tells searches apart: shapes, and the queue if that has a say.
 type spotKey struct {
 	shape int
-	queue string
+	// queue is empty if it has no say; models are those that it may have more of,
+	// if that is not all.
+	queue, models string
 }
 
 // ownPlacement says whether the pod's queue has a placement policy of its own.
@@ -25,12 +29,19 @@ func (s *state) ownPlacement(e *pending) bool {
 	return q != nil && q.view != nil && q.view.Placement != ""
 }
 
+// asksMemory says whether what a request costs depends on the GPU.
+func asksMemory(request contract.Request) bool {
+	return slices.ContainsFunc(request.Demands, func(d contract.Demand) bool { return d.Memory > 0 && !d.Whole })
+}
+
 // spots are the nodes that take pods of one shape, the best first.
 type spots struct {
 	query *placement.Query
 	heap  candidates
 	// refusals are the reasons of the nodes that do not.
 	refusals tally
+	// disallowed says that a queue did not allow one of them.
+	disallowed bool
 }
 
 type candidate struct {
@@ -68,13 +79,16 @@ type hopeless struct {
 	reason Reason
 }
 
-// spot finds the best place for a pod. Without one, the reason is why; empty if
-// there are no nodes.
-func (r *round) spot(e *pending, shapeID int, request contract.Request) (*gang.Place, Reason) {
+// spot finds the best place for a pod that its queue allows. Without one, the
+// reason is why; empty if there are no nodes, or if the queue allows none.
+func (r *round) spot(e *pending, shapeID int, request contract.Request, allow func(p *gang.Place) bool) (*gang.Place, Reason) {
 	s := r.s
 	r.prepare()
 	shape := spotKey{shape: shapeID}
-	if len(request.Models) != len(e.pod.Request.Models) || s.ownPlacement(e) {
+	if len(request.Models) != len(e.pod.Request.Models) {
+		shape.models = strings.Join(request.Models, ",")
+	}
+	if s.ownPlacement(e) || asksMemory(request) {
 		shape.queue = s.queueName(e.pod.UID)
 	}
 	at := r.spots[shape]
@@ -123,7 +137,15 @@ func (r *round) spot(e *pending, shapeID int, request contract.Request) (*gang.P
 			heap.Pop(&at.heap)
 			continue
 		}
-		return &gang.Place{Node: c.node.Name, Plan: plan}, ""
+		place := &gang.Place{Node: c.node.Name, Plan: plan}
+		if allow(place) {
+			return place, ""
+		}
+		at.disallowed = true
+		heap.Pop(&at.heap) // it costs too much there
+	}
+	if at.disallowed {
+		return nil, ""
 	}
 	s.hopeless[shape] = &hopeless{at: s.gainsEnd(), reason: at.refusals.best}
 	return nil, at.refusals.best

@@ -81,8 +81,8 @@ type state struct {
 	queueTold  bool
 	nextReport time.Time
 	// gatesStale says that what Filter knows of queues is to be made anew.
-	gatesStale bool
-	nextGates  time.Time
+	gatesStale, gatesDirty bool
+	nextGates              time.Time
 	// newcomers says that single pods wait that no round has served; served is
 	// the capacity at which a round served all.
 	newcomers bool
@@ -95,12 +95,17 @@ type state struct {
 	gains     gains
 	// wanting are those near the heads of their queues for which there is no room.
 	wanting map[string]*want
+	// short are those of them that a limit keeps out while their queue is entitled
+	// to what they ask below it, the oldest of each queue with such a limit.
+	short map[string]*want
 	// reservations are by the want's id; topUpDue says that some may get more.
 	reservations map[string]*reservation
 	topUpDue     bool
 	// stubborn are pods that could not be evicted, and until when they are left
 	// alone.
-	stubborn  map[types.UID]time.Time
+	stubborn map[types.UID]*effort
+	// efforts are by the want's id, as long as it has not used the room made.
+	efforts   map[string]*effort
 	nextWants time.Time
 	lastWants time.Time
 	// expelled are pods that were asked to go for others: nothing is kept for
@@ -164,6 +169,8 @@ type pending struct {
 	// futile says that no wait would help; exposed that its gate was lifted only
 	// to be seen.
 	futile, exposed bool
+	// nominated is the node that a round has nominated it to, empty if none has.
+	nominated string
 	// kept is what its hold keeps of a node besides GPUs, nil if nothing.
 	kept *kept
 	// item is its place in the lane of a round.
@@ -189,7 +196,7 @@ func newState(p *Planner) *state {
 		nodes: map[string]*nodeState{}, usage: map[types.UID]*view.Usage{}, moved: map[string]bool{},
 		tree: queue.New(), queues: map[string]*queueState{}, namespaces: map[string]*view.Namespace{}, counted: map[types.UID]*counted{},
 		hopeless: map[spotKey]*hopeless{}, shapes: map[string]int{}, untold: map[types.UID]*pending{}, leaving: map[types.UID]bool{}, expelled: map[types.UID]bool{},
-		wanting: map[string]*want{}, reservations: map[string]*reservation{}, stubborn: map[types.UID]time.Time{},
+		wanting: map[string]*want{}, reservations: map[string]*reservation{}, stubborn: map[types.UID]*effort{}, efforts: map[string]*effort{}, short: map[string]*want{},
 		recent: map[string]gain{}, woken: map[types.UID]*pending{},
 	}
 	if p.opts.Queues {
@@ -221,9 +228,13 @@ func (s *state) tick(log logr.Logger, now time.Time) {
 		if m := s.members[r.Pod.UID]; m != nil {
 			s.clearPlace(m)
 		}
+		s.p.admitted.Delete(r.Pod.UID)
 		if e := s.pending[r.Pod.UID]; e != nil {
 			s.unkeepFor(e)
-			s.p.admitted.Delete(r.Pod.UID)
+			if e.nominated != "" {
+				s.p.effects.Withdraw(r.Pod) // it did not come
+				e.nominated = ""
+			}
 			s.enlist(e)
 		}
 		s.gain(r.Node, now)
@@ -289,6 +300,7 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 	if e := s.pending[pod.UID]; e != nil && e.kept != nil && e.kept.node != node {
 		s.keepFor(e, node, pod.Needs)
 	}
+	s.p.admitted.Store(pod.UID, &admitted{node: node, only: s.modelsLimited(pod.UID)})
 	s.touch(pod, now).settle(s, node, now)
 	return ""
 }
@@ -297,9 +309,9 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 func (s *state) release(uid types.UID, now time.Time) {
 	delete(s.unconfirmed, uid)
 	s.p.decided.Delete(uid)
+	s.p.admitted.Delete(uid)
 	if e := s.pending[uid]; e != nil {
 		s.unkeepFor(e)
-		s.p.admitted.Delete(uid)
 	}
 	if m := s.members[uid]; m != nil {
 		s.clearPlace(m)

@@ -37,6 +37,7 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 	}
 	defer s.enlist(e)
 	if reason == QueueWaits {
+		s.p.refused.Store(pod.UID, struct{}{})
 		// The round that serves its queue finds the words.
 		e.reason, s.waitingChanged = reason, true
 		s.answerWake(e, offered, now)

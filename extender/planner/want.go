@@ -31,6 +31,8 @@ type want struct {
 	specs uint64
 	// rests is until when it gets no standing reservation again.
 	rests time.Time
+	// limitedBy is the queue whose limit keeps it out, empty if none does.
+	limitedBy string
 	// members are those whose places are wanted.
 	members []*member
 }
@@ -52,7 +54,7 @@ func (s *state) noteWant(name string, i *item, now time.Time) {
 		w.since = now
 		s.wanting[w.id] = w
 	}
-	w.ask, w.priority, w.seen = i.ask, i.priority, now
+	w.ask, w.priority, w.seen, w.limitedBy = i.ask, i.priority, now, i.limitedBy
 	if i.pod != nil {
 		w.pod = i.pod
 	} else {
@@ -64,6 +66,9 @@ func (s *state) noteWant(name string, i *item, now time.Time) {
 // below it have more than their share.
 func (s *state) wantQuota(at *lane, i *item, why *reason) {
 	if why.word == v1alpha1.ReasonQueueLimit && len(at.short) < mostWants {
+		if r := s.tree.Check(at.queue, i.ask); r != nil && r.Kind == queue.LimitReached {
+			i.limitedBy = r.Queue
+		}
 		at.short = append(at.short, i)
 	}
 }
@@ -108,7 +113,7 @@ func (w *want) seek(s *state, now time.Time) ([]gang.Member, *gang.Topology) {
 			continue
 		}
 		w.members = append(w.members, m)
-		list = append(list, s.memberFor(m, w.queue, w.ask, now))
+		list = append(list, s.memberFor(m, w.queue, now))
 	}
 	return list, s.topology(w.gang, t)
 }

@@ -42,6 +42,7 @@ func (quiet) Withdraw(ledger.Pod)              {}
 func (quiet) Evict(ledger.Pod, string, string) {}
 func (quiet) Report(planner.GangReport)        {}
 func (quiet) ReportQueue(planner.QueueReport)  {}
+func (quiet) EvictTogether([]planner.Eviction) {}
 func (quiet) Spare(ledger.Pod)                 {}
 
 // observer says what the test wants.

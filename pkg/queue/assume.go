@@ -27,3 +27,14 @@ func (x *Trial) WithinDeserved() bool {
 func (x *Trial) For(claimant string, ask Amounts) *Trial {
 	return &Trial{tree: x.tree, name: claimant, claimant: x.tree.nodes[claimant], ask: ask, changed: map[*node][]int64{}, base: x.changed}
 }
+
+// EntitledBelow is Entitled for the levels below a queue above only.
+func (t *Tree) EntitledBelow(queue string, ask Amounts, above string) bool {
+	t.solve()
+	top := t.nodes[above]
+	if top == nil {
+		top = t.root
+	}
+	x := Trial{tree: t, claimant: t.nodes[queue], ask: ask}
+	return x.claimant != nil && commonAncestor(x.claimant, top) == top && x.entitledBelow(top)
+}
