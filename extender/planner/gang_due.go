@@ -83,7 +83,17 @@ func (g *gangState) expects(now time.Time) bool {
 
 func (g *gangState) extraDue(now time.Time) bool {
 	for _, m := range g.members {
-		if !m.deadline.IsZero() && !now.Before(m.deadline) {
+		if !m.deadline.IsZero() && !now.Before(m.deadline) || m.place == nil && m.forgives(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// forgives says whether a node that the scheduler refused may be tried again.
+func (m *member) forgives(now time.Time) bool {
+	for _, until := range m.avoid {
+		if !now.Before(until) {
 			return true
 		}
 	}

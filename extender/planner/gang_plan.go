@@ -103,6 +103,12 @@ func (s *state) planGang(log logr.Logger, r *round, g *gangState, t *standing, n
 	if !g.notBefore.IsZero() && !now.Before(g.notBefore) {
 		g.notBefore, g.tried = time.Time{}, 0
 	}
+	for _, m := range t.idle {
+		if m.place == nil && m.forgives(now) {
+			m.avoided(now) // forgets them
+			g.tried = 0
+		}
+	}
 	s.settleProgress(log, g, t, now)
 	s.expireGang(log, g, t, now)
 	why := s.unready(g, t)

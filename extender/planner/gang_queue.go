@@ -38,7 +38,7 @@ func (s *state) gangAdmits(g *gangState, chosen []*member) *reason {
 	}
 	why := s.admits(name, g.key.Namespace, gangOrPod(chosen), ask, g.replaced()...)
 	if why == nil && !g.started {
-		why = s.yields(name, gangOrPod(chosen), ask, s.p.opts.Clock.Now())
+		why = s.yields(g.id(), name, gangOrPod(chosen), chosen[0].pod.Priority, ask, s.p.opts.Clock.Now())
 	}
 	if why == nil {
 		if _, some := s.narrowed(chosen[0].pod.Request, name, s.wants(chosen[0].pod.UID)); !some && chosen[0].pod.UsesGPU {

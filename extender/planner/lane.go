@@ -51,8 +51,19 @@ type lane struct {
 	futile map[int]bool
 }
 
+// want is the item's name among wants.
+func (i *item) want() string {
+	if i.pod != nil {
+		return podID(i.pod.pod.UID)
+	}
+	return i.gang.g.id()
+}
+
 // fail notes that there was no room for an item.
-func (l *lane) fail(i *item) {
+func (l *lane) fail(s *state, i *item) {
+	if w := s.wanting[i.want()]; w != nil && w.failures > 0 {
+		return // it is remembered, and another may have more luck
+	}
 	if len(l.failed) < mostWants {
 		l.failed = append(l.failed, i)
 	}
@@ -122,6 +133,9 @@ func (l *lanes) addPods(q *queueState) {
 		kept = append(kept, e)
 		if at == nil {
 			at = l.of(q.name)
+		}
+		if l.s.showsItself(q, e) {
+			e.exposed = true // by an earlier leader
 		}
 		e.item = item{pod: e, ask: l.s.wants(e.pod.UID), priority: e.pod.Priority, created: e.pod.Created, id: e.pod.Namespace + "/" + e.pod.Name}
 		at.exposed = at.exposed || e.exposed

@@ -209,6 +209,7 @@ func (s *state) observeNode(log logr.Logger, node *view.Node, now time.Time) {
 	s.nodeOf(node.Name).view = node
 	s.inventories++
 	s.capacity++
+	clear(s.hopeless) // what nodes lacked may be another reason now
 	s.logGain(node.Name)
 	if foreign := node.Foreign(); foreign != s.foreign[node.Name] {
 		s.foreignChanged = true

@@ -41,16 +41,24 @@ func (s *state) admits(name, namespace, who string, ask queue.Amounts, replaced 
 // yields says why a queue leaves quota that has become free to another below the
 // same limit, nil if it does not: that one is entitled to it, waits for more than
 // is free at one time, and would never get it if all of it were used at once.
-func (s *state) yields(name, who string, ask queue.Amounts, now time.Time) *reason {
+func (s *state) yields(id, name, who string, priority int32, ask queue.Amounts, now time.Time) *reason {
 	if len(s.short) == 0 {
 		return nil
 	}
 	for _, above := range s.upward(name) {
 		w := s.short[above]
-		if w == nil || w.queue == name || now.Sub(w.since) >= s.p.opts.ReservationTimeout || s.tree.EntitledBelow(name, ask, above) {
+		if w == nil || w.id == id || now.Sub(w.since) >= s.p.opts.ReservationTimeout {
 			continue
 		}
-		return &reason{v1alpha1.ReasonQueueLimit, fmt.Sprintf("what queue %s has left of its limit is kept for %s of queue %s, which is entitled to it; queue %s has its share, and %s goes on when that has started", above, w.text(), w.queue, name, who), 0}
+		if w.queue == name {
+			// In its own queue a large one waits its time like anywhere else.
+			if delay := s.p.opts.ReservationDelay; delay <= 0 || now.Sub(w.since) < delay || priority > w.priority {
+				continue
+			}
+		} else if s.tree.EntitledBelow(name, ask, above) {
+			continue
+		}
+		return &reason{v1alpha1.ReasonQueueLimit, fmt.Sprintf("what queue %s has left of its limit is kept for %s of queue %s, which is entitled to it and waits longer; %s goes on when that has started", above, w.text(), w.queue, who), 0}
 	}
 	return nil
 }

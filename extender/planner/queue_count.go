@@ -58,8 +58,8 @@ func (s *state) count(pod *view.Pod) {
 		c.ask = s.askOf(pod)
 	}
 	c.pod = pod
-	if pod.Deleting && pod.Node != "" {
-		s.leaving[pod.UID] = true
+	if _, known := s.leaving[pod.UID]; pod.Deleting && pod.Node != "" && !known {
+		s.leaving[pod.UID] = s.p.opts.Clock.Now().Add(pod.Grace + goneWithin)
 	}
 }
 
@@ -206,8 +206,15 @@ func (s *state) freed(before queue.Charge) {
 	s.tell()
 	if before.State != queue.Pending {
 		s.capacity++
-		s.gangsDirty = true
+		s.gangsDirty, s.topUpDue = true, true
 	}
+}
+
+// goesSoon says whether a pod that is being deleted is about to go: one that takes
+// its time, or has had it, may stay for ever.
+func (s *state) goesSoon(until, now time.Time) bool {
+	const soon = 2 * time.Minute
+	return now.Before(until) && until.Sub(now) <= soon
 }
 
 // idle says that a pod waits for something else than its queue: it is no demand.

@@ -102,7 +102,7 @@ func (r *round) noteShort() {
 	s := r.s
 	short := map[string]*want{}
 	for _, w := range s.wanting {
-		if w.limitedBy == "" || w.limitedBy == w.queue || !s.tree.EntitledBelow(w.queue, w.ask, w.limitedBy) {
+		if w.limitedBy == "" || !s.tree.EntitledBelow(w.queue, w.ask, w.limitedBy) {
 			continue
 		}
 		if o := short[w.limitedBy]; o == nil || cmp.Or(w.since.Compare(o.since), cmp.Compare(w.id, o.id)) < 0 {
@@ -279,7 +279,11 @@ func (r *round) asIfSettled(w *want) []*gang.Node {
 	r.prepare()
 	gone := map[types.UID]bool{}
 	free := map[string]gang.Resources{}
-	for uid := range s.leaving {
+	now := s.p.opts.Clock.Now()
+	for uid, until := range s.leaving {
+		if !s.goesSoon(until, now) {
+			continue
+		}
 		gone[uid] = true
 		if u := s.usage[uid]; u != nil {
 			free[u.Node] = free[u.Node].Add(u.Needs)

@@ -99,8 +99,11 @@ func (s *state) settled() *queue.Trial {
 			}
 		}
 	}
-	for uid := range s.leaving {
-		s.assumeGone(trial, uid)
+	now := s.p.opts.Clock.Now()
+	for uid, until := range s.leaving {
+		if s.goesSoon(until, now) {
+			s.assumeGone(trial, uid)
+		}
 	}
 	return trial
 }

@@ -90,6 +90,7 @@ func (s *state) topUp(now time.Time) {
 		return
 	}
 	s.topUpDue = false
+	s.settleBooks()
 	for _, r := range s.inOrder() {
 		if !now.Before(r.until) || !r.want.alive(s) {
 			s.endReservation(r.id, now)
@@ -101,13 +102,23 @@ func (s *state) topUp(now time.Time) {
 			}
 		}
 		for uid, v := range r.victims {
-			if _, there := s.ledger.Get(uid); !there {
+			if !s.there(uid) {
 				delete(r.victims, uid)
 				s.takeOver(r, v)
 				r.want.stir(s)
 			}
 		}
 	}
+}
+
+// there says whether a victim still has what it went for. Not all of that is in
+// the ledger.
+func (s *state) there(uid types.UID) bool {
+	if _, ok := s.ledger.Get(uid); ok {
+		return true
+	}
+	c, ok := s.tree.Charged(uid)
+	return ok && c.State == queue.Allocated
 }
 
 // creditFor is the name under which a reservation's credit is charged.

@@ -58,7 +58,7 @@ func (r *round) passBy(at *lane, now time.Time) {
 		if why == nil {
 			why = at.full[e.shapeID]
 		}
-		if why == nil || e.pod.Problem != "" || e.futile != at.futile[e.shapeID] || len(r.s.reservations) > 0 && r.s.reservations[podID(e.pod.UID)] != nil {
+		if why == nil || r.s.forbidden(r.s.queues[at.queue], e.pod.Namespace) || e.pod.Problem != "" || e.futile != at.futile[e.shapeID] || len(r.s.reservations) > 0 && r.s.reservations[podID(e.pod.UID)] != nil {
 			return
 		}
 		if !now.Before(e.quiet) {
@@ -89,7 +89,7 @@ func (r *round) serveNext(log logr.Logger, at *lane, now time.Time) {
 	switch g := i.gang.g; {
 	case g.why == nil:
 	case g.lacksRoom:
-		at.fail(i)
+		at.fail(r.s, i)
 		if r.s.exposes(at) {
 			at.exposed = true
 			r.s.exposeGang(g)

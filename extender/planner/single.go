@@ -73,7 +73,7 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		}
 		return why, nil
 	}
-	if why := s.yields(at.queue, "the pod", i.ask, now); why != nil {
+	if why := s.yields(podID(pod.UID), at.queue, "the pod", pod.Priority, i.ask, now); why != nil {
 		return why, nil
 	}
 	if !pod.UsesGPU {
@@ -87,7 +87,7 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 	if why := at.full[shape]; why != nil && s.reservations[podID(pod.UID)] == nil {
 		s.setFutile(e, at.futile[shape])
 		if !e.futile {
-			at.fail(i)
+			at.fail(s, i)
 		}
 		return why, nil
 	}
@@ -121,7 +121,7 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 	if place == nil {
 		s.setFutile(e, final(lacks))
 		if !e.futile {
-			at.fail(i)
+			at.fail(s, i)
 			s.expose(at, e)
 		}
 		why := s.noRoom(e, at.queue, lacks)
@@ -240,6 +240,12 @@ func (s *state) foreignTakes(r *round, pod *view.Pod) bool {
 func (s *state) exposes(at *lane) bool {
 	q := s.queues[at.queue]
 	return q != nil && q.view != nil && q.view.WhenFull == v1alpha1.WhenFullExpose && len(at.failed) == 1 && !at.exposed
+}
+
+// showsItself says whether a waiting pod of a queue that exposes its first has no
+// gate.
+func (s *state) showsItself(q *queueState, e *pending) bool {
+	return q.view != nil && q.view.WhenFull == v1alpha1.WhenFullExpose && !e.pod.Gated && e.pod.Unschedulable
 }
 
 // exposeGang lifts the gates of a gang that finds no room, without its members

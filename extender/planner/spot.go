@@ -153,13 +153,13 @@ func (r *round) spot(e *pending, shapeID int, request contract.Request, allow fu
 
 // offer adds a node if it takes the shape of e.
 func (at *spots) offer(g *gang.Node, e *pending) {
+	if ok, _ := e.pod.Constraints.Match(g); !ok {
+		at.refusals.add(NotOffered)
+		return
+	}
 	score, reason := at.query.Score(g.GPUs)
 	if reason != "" {
 		at.refusals.add(reason)
-		return
-	}
-	if ok, _ := e.pod.Constraints.Match(g); !ok {
-		at.refusals.add(NotOffered)
 		return
 	}
 	if fits, _ := gang.Fits(g.Free, e.pod.Needs); !fits {

@@ -25,6 +25,7 @@ func (r *round) standBy(log logr.Logger, now time.Time) {
 	if delay <= 0 {
 		return
 	}
+	s.stepAside(now)
 	busy := map[string]bool{}
 	for _, o := range s.reservations {
 		if o.standing {
@@ -34,7 +35,7 @@ func (r *round) standBy(log logr.Logger, now time.Time) {
 	for _, w := range s.wantsInOrder(func(w *want) bool {
 		return s.reservations[w.id] == nil && now.Sub(w.since) >= delay && !now.Before(w.rests)
 	}) {
-		if busy[s.top(w.queue)] || !r.trialFor(w).Entitled() {
+		if busy[s.top(w.queue)] || !r.mayStandBy(w) {
 			continue
 		}
 		members, topology := w.seek(s, now)
@@ -52,6 +53,32 @@ func (r *round) standBy(log logr.Logger, now time.Time) {
 		o.standing = true
 		s.topUp(now)
 		log.Info("What becomes free is put by for a gang that has waited long", "for", w.text(), "queue", w.queue, "nodes", len(o.targets))
+	}
+}
+
+// mayStandBy says whether the queue of w is entitled to what it asks in the place
+// of what it has: the queue's own small ones will go before a large one starts.
+func (r *round) mayStandBy(w *want) bool {
+	trial := r.trialFor(w)
+	u := r.s.tree.Usage(w.queue)
+	trial.Assume(w.queue, u.Allocated.Add(u.Held), -1)
+	return trial.Entitled()
+}
+
+// stepAside ends standing reservations for which somebody more urgent of the same
+// queue would have to wait.
+func (s *state) stepAside(now time.Time) {
+	for _, o := range s.inOrder() {
+		if !o.standing {
+			continue
+		}
+		for _, w := range s.wanting {
+			if w != o.want && w.queue == o.want.queue && w.priority > o.want.priority && s.reservations[w.id] == nil {
+				o.want.rests = now.Add(s.p.opts.ReservationDelay)
+				s.endReservation(o.id, now)
+				break
+			}
+		}
 	}
 }
 

@@ -111,8 +111,8 @@ type state struct {
 	// expelled are pods that were asked to go for others: nothing is kept for
 	// their successors.
 	expelled map[types.UID]bool
-	// leaving are bound pods that are being deleted.
-	leaving map[types.UID]bool
+	// leaving are bound pods that are being deleted, and when they should be gone.
+	leaving map[types.UID]time.Time
 	// specs counts changes of queues.
 	specs uint64
 	// untold are single pods whose reason is not told yet.
@@ -195,7 +195,7 @@ func newState(p *Planner) *state {
 		gangs:      map[GangKey]*gangState{}, members: map[types.UID]*member{}, vacant: map[types.UID]bool{},
 		nodes: map[string]*nodeState{}, usage: map[types.UID]*view.Usage{}, moved: map[string]bool{},
 		tree: queue.New(), queues: map[string]*queueState{}, namespaces: map[string]*view.Namespace{}, counted: map[types.UID]*counted{},
-		hopeless: map[spotKey]*hopeless{}, shapes: map[string]int{}, untold: map[types.UID]*pending{}, leaving: map[types.UID]bool{}, expelled: map[types.UID]bool{},
+		hopeless: map[spotKey]*hopeless{}, shapes: map[string]int{}, untold: map[types.UID]*pending{}, leaving: map[types.UID]time.Time{}, expelled: map[types.UID]bool{},
 		wanting: map[string]*want{}, reservations: map[string]*reservation{}, stubborn: map[types.UID]*effort{}, efforts: map[string]*effort{}, short: map[string]*want{},
 		recent: map[string]gain{}, woken: map[types.UID]*pending{},
 	}

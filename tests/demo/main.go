@@ -1,7 +1,8 @@
 // Command demo brings up the local cluster and tells, on real objects, what
 // Tranche does so far: pods that share a card, each kind of request, a pod that
-// says why it waits and starts when there is room. It leaves the cluster
-// running for its user to play with.
+// says why it waits and starts when there is room, a gang that starts whole, a
+// team that takes back what another borrowed. It leaves the cluster running for
+// its user to play with.
 package main
 
 import (
@@ -73,8 +74,9 @@ The cluster keeps running. To play with it:
 
   export KUBECONFIG=$PWD/%s PATH=$PWD/%s:$PATH
   kubectl -n demo get pods -o wide
-  kubectl -n demo describe gang workers
-  kubectl -n demo get pod notebook-a -o jsonpath='{.metadata.annotations.tranche\.dev/plan}'
+  kubectl get queues
+  kubectl -n demo get pod service-0 -o jsonpath='{.metadata.annotations.tranche\.dev/plan}'
+  kubectl -n demo delete pod service-0 service-1   # research borrows again
   kubectl apply -f manifests/samples/        # more kinds of requests; their images are placeholders,
                                              # so those on tranche-real-0 end in ErrImagePull
   curl -s %s/v1/state
@@ -153,7 +155,10 @@ func (s *story) tell(ctx context.Context) error {
 	if err := s.gpuMap(ctx); err != nil {
 		return err
 	}
-	return s.tellGang(ctx, job.Name)
+	if err := s.tellGang(ctx, job.Name); err != nil {
+		return err
+	}
+	return s.tellQueues(ctx)
 }
 
 // tellGang has pods that are worth nothing without each other wait for the

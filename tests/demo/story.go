@@ -33,16 +33,13 @@ func (s *story) pod(name string) *testkit.PodBuilder {
 	return testkit.MakePod(namespace, name).OnNode(s.node)
 }
 
-// clear removes what an earlier demo left.
+// clear removes what an earlier demo left. Its queues may stay: they are the
+// same again.
 func (s *story) clear(ctx context.Context) error {
-	pods := s.client.CoreV1().Pods(namespace)
-	return wait.PollUntilContextTimeout(ctx, 300*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-			return false, err
-		}
-		list, err := pods.List(ctx, metav1.ListOptions{})
-		return err == nil && len(list.Items) == 0, err
-	})
+	if err := s.removeExperiments(ctx); err != nil {
+		return err
+	}
+	return s.removeAll(ctx)
 }
 
 // alone returns an error while pods of other namespaces use GPUs of the story's
@@ -166,11 +163,27 @@ func (s *story) remove(ctx context.Context, name string) error {
 
 // kubectl shows what a user would see.
 func (s *story) kubectl(ctx context.Context, args ...string) error {
-	args = append([]string{"--namespace", namespace}, args...)
-	fmt.Println("$ kubectl", strings.Join(args, " "))
-	cmd := exec.CommandContext(ctx, filepath.Join(s.kube.Dir(), "bin", "kubectl"), append([]string{"--kubeconfig", s.kube.Kubeconfig()}, args...)...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return s.kubectlWith(ctx, nil, args...)
+}
+
+// kubectlWith is that with something to read.
+func (s *story) kubectlWith(ctx context.Context, stdin io.Reader, args ...string) error {
+	fmt.Println("$ kubectl --namespace", namespace, strings.Join(args, " "))
+	cmd := s.command(ctx, args...)
+	cmd.Stdin, cmd.Stdout = stdin, os.Stdout
 	return cmd.Run()
+}
+
+// kubectlQuietly prints errors only.
+func (s *story) kubectlQuietly(ctx context.Context, args ...string) error {
+	return s.command(ctx, args...).Run()
+}
+
+func (s *story) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(s.kube.Dir(), "bin", "kubectl"),
+		append([]string{"--kubeconfig", s.kube.Kubeconfig(), "--namespace", namespace}, args...)...)
+	cmd.Stderr = os.Stderr
+	return cmd
 }
 
 // showReason waits for the event that says why the pod waits.

@@ -15,8 +15,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/tests/cluster"
 )
 
 // pollEvery is how often outcomes are looked for.
@@ -43,7 +45,12 @@ func eventually(t *testing.T, what string, check func(ctx context.Context) error
 // It is for "stays as it is" outcomes, which no single look can show.
 func steadily(t *testing.T, what string, check func(ctx context.Context) error) {
 	t.Helper()
-	_ = wait.PollUntilContextTimeout(t.Context(), pollEvery, 4*time.Second, true, func(ctx context.Context) (bool, error) {
+	steadilyFor(t, 4*time.Second, what, check)
+}
+
+func steadilyFor(t *testing.T, d time.Duration, what string, check func(ctx context.Context) error) {
+	t.Helper()
+	_ = wait.PollUntilContextTimeout(t.Context(), pollEvery, d, true, func(ctx context.Context) (bool, error) {
 		if err := check(ctx); err != nil && ctx.Err() == nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -74,12 +81,21 @@ func optedIn(t *testing.T) string {
 // the next test starts with free GPUs. In a namespace that is going nothing new
 // can be created. It tries again on any error: the API server may be on its way
 // back.
-func removeNamespace(t *testing.T, name string) {
+func removeNamespace(t *testing.T, name string) { removeNamespaceOf(t, client, name) }
+
+func removeNamespaceOf(t *testing.T, client kubernetes.Interface, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), settle)
 	defer cancel()
 	var last error
+	asked := false
 	err := wait.PollUntilContextCancel(ctx, pollEvery, true, func(ctx context.Context) (bool, error) {
 		if last = client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); last != nil && !apierrors.IsNotFound(last) && !apierrors.IsConflict(last) {
+			return false, nil
+		}
+		// The namespace controller would take five seconds more.
+		if !asked {
+			last = client.CoreV1().Pods(name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+			asked = last == nil
 			return false, nil
 		}
 		list, err := client.CoreV1().Pods(name).List(ctx, metav1.ListOptions{})
@@ -145,6 +161,10 @@ func waitEvent(t *testing.T, pod *corev1.Pod, reason, text string) {
 }
 
 func podEvents(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error) {
+	return podEventsOf(ctx, client, pod)
+}
+
+func podEventsOf(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) ([]corev1.Event, error) {
 	list, err := client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod.Name})
 	if err != nil {
 		return nil, err
@@ -263,9 +283,11 @@ type state struct {
 	} `json:"nodes"`
 }
 
-func extenderState(ctx context.Context) (state, error) {
+func extenderState(ctx context.Context) (state, error) { return extenderStateOf(ctx, kube) }
+
+func extenderStateOf(ctx context.Context, c *cluster.Cluster) (state, error) {
 	var s state
-	body, err := get(ctx, kube.ExtenderOpsURL()+"/v1/state")
+	body, err := get(ctx, c.ExtenderOpsURL()+"/v1/state")
 	if err != nil {
 		return s, err
 	}

@@ -62,7 +62,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
-	if gangs, err = trancheClient(); err != nil {
+	if gangs, err = trancheClient(kube); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
@@ -78,8 +78,9 @@ func run(m *testing.M) int {
 	return code
 }
 
-func trancheClient() (ctrlclient.Client, error) {
-	config, err := kube.RESTConfig()
+// trancheClient is an administrator's client for Tranche's own kinds.
+func trancheClient(c *cluster.Cluster) (ctrlclient.Client, error) {
+	config, err := c.RESTConfig()
 	if err != nil {
 		return nil, err
 	}

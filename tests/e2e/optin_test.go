@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/tests/cluster"
 	. "github.com/tranche-dev/tranche/tests/testkit"
 )
 
@@ -61,8 +62,8 @@ func TestNamespacesWithoutTheLabelAreUntouchedAlsoWhenTheWebhookIsDown(t *testin
 var filterCalls = regexp.MustCompile(`(?m)^tranche_extender_filter_duration_seconds_count(?:\{[^}]*\})? ([0-9.e+]+)$`)
 
 // countFilterCalls reads how often the scheduler has asked the extender.
-func countFilterCalls(ctx context.Context) (float64, error) {
-	body, err := get(ctx, kube.ExtenderOpsURL()+"/metrics")
+func countFilterCalls(ctx context.Context, c *cluster.Cluster) (float64, error) {
+	body, err := get(ctx, c.ExtenderOpsURL()+"/metrics")
 	if err != nil {
 		return 0, err
 	}
@@ -80,7 +81,7 @@ func countFilterCalls(ctx context.Context) (float64, error) {
 func TestPodsWithoutGPUsAreNeverSentToTheExtender(t *testing.T) {
 	ns := optedIn(t)
 	warm := waitRunning(t, create(t, MakePod(ns, "gpu").OnNode(realNode).Container("main", Shares("10")).Obj()))
-	before, err := countFilterCalls(t.Context())
+	before, err := countFilterCalls(t.Context(), kube)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +91,7 @@ func TestPodsWithoutGPUsAreNeverSentToTheExtender(t *testing.T) {
 	for i := range 5 {
 		waitRunning(t, create(t, MakePod(ns, fmt.Sprintf("cpu-%d", i)).OnNode(realNode).Obj()))
 	}
-	after, err := countFilterCalls(t.Context())
+	after, err := countFilterCalls(t.Context(), kube)
 	if err != nil {
 		t.Fatal(err)
 	}
