@@ -86,7 +86,7 @@ func (s *state) sweepEfforts() {
 		known[podID(uid)] = true
 	}
 	for _, g := range s.gangs {
-		if !g.started && len(g.members) > 0 {
+		if len(g.members) > 0 && (!g.started || g.why != nil) {
 			known[g.id()] = true
 		}
 	}

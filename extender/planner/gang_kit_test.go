@@ -388,7 +388,13 @@ func (w *world) bigNode(name string, gpus int) {
 
 func (w *world) labelledNode(name string, gpus int, labels map[string]string) {
 	w.Helper()
-	node := fixture.Node(w, name, fixture.Inventory(name, gpus))
+	w.nodeWith(name, fixture.Inventory(name, gpus), labels)
+}
+
+func (w *world) nodeWith(name string, inv contract.Inventory, labels map[string]string) {
+	w.Helper()
+	node := fixture.Node(w, name, inv)
+	gpus := len(inv.GPUs)
 	node.Labels = labels
 	node.Status.Allocatable = corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110"),

@@ -50,7 +50,7 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 	var due []*dueGang
 	l := s.newLanes()
 	for _, g := range s.gangs {
-		if g.dirty || g.expects(now) || g.why != nil && g.tried != s.capacity && !now.Before(g.notBefore) {
+		if g.dirty || g.expects(now) || g.why != nil && !g.asleep && g.tried != s.capacity && !now.Before(g.notBefore) {
 			due = append(due, &dueGang{g, s.stand(g)})
 		}
 	}

@@ -9,7 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
 	"github.com/tranche-dev/tranche/extender/view"
@@ -26,7 +28,7 @@ func withQueues(o *Options) {
 func runQueues(t *testing.T, nodes int, f func(w *world), set ...func(o *Options)) {
 	t.Helper()
 	runWorld(t, nodes, func(w *world) {
-		w.p.ObserveNamespace(w.Context(), &view.Namespace{Name: "demo", Labels: map[string]string{contract.InjectLabel: contract.InjectEnabled}})
+		w.namespace("demo", true)
 		f(w)
 	}, append([]func(o *Options){withQueues}, set...)...)
 }
@@ -135,12 +137,11 @@ func (w *world) condition(queue, kind string) *metav1.Condition {
 // leave marks pods as being deleted and lets them go after a while.
 func (w *world) leave(names []string, after time.Duration) {
 	for _, name := range names {
-		uid := fixture.Identify(fixture.Pod(name)).UID
-		w.change(uid, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+		w.change(uidOf(name), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 	}
 	w.goOn(after)
 	for _, name := range names {
-		if pod := w.pod(fixture.Identify(fixture.Pod(name)).UID); pod != nil {
+		if pod := w.pod(uidOf(name)); pod != nil {
 			w.remove(pod)
 		}
 	}
@@ -156,4 +157,119 @@ func (w *world) waitingIn(queue string) string {
 		}
 	}
 	return ""
+}
+
+// uidOf is the UID that fixtures give to a pod of that name.
+func uidOf(name string) types.UID { return fixture.Identify(fixture.Pod(name)).UID }
+
+// inQueue puts pods into a queue.
+func inQueue(queue string, pods ...*corev1.Pod) []*corev1.Pod {
+	for _, pod := range pods {
+		pod.Labels[contract.QueueLabel] = queue
+	}
+	return pods
+}
+
+// withCPU lets a pod request CPU.
+func withCPU(pod *corev1.Pod, cpu string) *corev1.Pod {
+	requests := &pod.Spec.Containers[0].Resources.Requests
+	if *requests == nil {
+		*requests = corev1.ResourceList{}
+	}
+	(*requests)[corev1.ResourceCPU] = resource.MustParse(cpu)
+	return pod
+}
+
+// annotated sets an annotation of a pod.
+func annotated(pod *corev1.Pod, key, value string) *corev1.Pod {
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Annotations[key] = value
+	return pod
+}
+
+func held(q *view.Queue) { q.Stop = v1alpha1.StopHold }
+func cpuLimited(cores int64) func(q *view.Queue) {
+	return func(q *view.Queue) { q.Limit.CPU = new(cores * 1000) }
+}
+
+// modelLimited limits a queue in GPUs of some models.
+func modelLimited(models map[string]float64) func(q *view.Queue) {
+	return func(q *view.Queue) {
+		q.Limit.Models = map[string]units.Shares{}
+		for model, n := range models {
+			q.Limit.Models[model] = units.Shares(n * 100)
+		}
+	}
+}
+
+// modelNode is a node with GPUs of some model and memory.
+func (w *world) modelNode(name string, gpus int, model string, memory units.MiB) {
+	w.Helper()
+	inv := fixture.Inventory(name, gpus)
+	for i := range inv.GPUs {
+		inv.GPUs[i].Model, inv.GPUs[i].MemoryMiB = model, memory
+	}
+	w.nodeWith(name, inv, nil)
+}
+
+// runModels is runQueues with one node for each of some GPU models, called a, b
+// and so on.
+func runModels(t *testing.T, nodes []modelOf, f func(w *world)) {
+	t.Helper()
+	run(t, func(k *kit) {
+		names := make([]string, 0, len(nodes))
+		for i := range nodes {
+			names = append(names, string(rune('a'+i)))
+		}
+		w := newWorld(k, names...)
+		w.namespace("demo", true)
+		for i, n := range nodes {
+			w.modelNode(names[i], n.gpus, n.model, n.memory)
+		}
+		f(w)
+		w.finish()
+	}, withQueues)
+}
+
+// modelOf is a node of runModels.
+type modelOf struct {
+	gpus   int
+	model  string
+	memory units.MiB
+}
+
+// namespace tells of a namespace whose pods the webhook is to look at, or not.
+func (w *world) namespace(name string, injected bool) {
+	w.Helper()
+	labels := map[string]string{}
+	if injected {
+		labels[contract.InjectLabel] = contract.InjectEnabled
+	}
+	w.p.ObserveNamespace(w.Context(), &view.Namespace{Name: name, Labels: labels})
+	w.settled()
+}
+
+// goOnWithSuccessors lets everybody work for a time, while each pod that is
+// evicted has a successor in a queue at once, as controllers see to.
+func (w *world) goOnWithSuccessors(d time.Duration, queue string, limits ...string) {
+	seen := len(w.evicted)
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		w.goOnBy(2*time.Second, time.Second)
+		if more := len(w.evicted) - seen; more > 0 {
+			w.submit(queue, more, limits...)
+		}
+		seen = len(w.evicted)
+	}
+}
+
+// endOne lets one pod of a queue be gone.
+func (w *world) endOne(queue string) {
+	w.Helper()
+	running := w.runningIn(queue)
+	if len(running) == 0 {
+		w.Fatalf("no pod of queue %s runs", queue)
+	}
+	w.remove(w.pod(uidOf(running[0])))
 }

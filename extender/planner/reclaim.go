@@ -186,6 +186,7 @@ func (r *round) reclaimFor(log logr.Logger, w *want, now time.Time) bool {
 	result, _ := reclaim.Select(problem)
 	if result == nil {
 		w.later(now)
+		s.newcomers = true // somebody behind it may be luckier
 		return false
 	}
 	w.failures = 0
@@ -216,7 +217,7 @@ func (s *state) begin(log logr.Logger, w *want, result *reclaim.Result, now time
 	grace := time.Duration(0)
 	reserved := s.putBy(w, result.Places, now, now)
 	for _, u := range result.Victims {
-		event, message := eventReclaimed, fmt.Sprintf("Evicted from queue %s, which uses more than its fair share, for %s of queue %s, which is entitled to what it had. It waits in its queue again as soon as its controller makes it anew.", u.Queue, w.text(), w.queue)
+		event, message := eventReclaimed, fmt.Sprintf("Evicted from queue %s, which uses more than its fair share, for %s of queue %s, which is entitled to what it had.", u.Queue, w.text(), w.queue)
 		if u.Queue == w.queue {
 			event, message = eventPreempted, fmt.Sprintf("Evicted for %s of the same queue %s, which has a higher priority (%d, against %d).", w.text(), w.queue, w.priority, u.Priority)
 		}
@@ -225,11 +226,15 @@ func (s *state) begin(log logr.Logger, w *want, result *reclaim.Result, now time
 			if c == nil {
 				continue
 			}
+			told := message + " It has no controller, so nobody makes it anew."
+			if c.pod.Controlled {
+				told = message + " Its controller makes it anew, and it waits in its queue again."
+			}
 			charged, _ := s.tree.Charged(p.UID)
 			reserved.victims[p.UID] = &victim{pod: ref(c.pod), asked: now, charge: charged.Amounts}
 			grace = max(grace, c.pod.Grace)
 			s.expelled[p.UID] = true
-			evictions = append(evictions, Eviction{ref(c.pod), event, message})
+			evictions = append(evictions, Eviction{ref(c.pod), event, told})
 		}
 	}
 	reserved.until = now.Add(grace + goneWithin)

@@ -245,7 +245,7 @@ func (s *state) exposes(at *lane) bool {
 // showsItself says whether a waiting pod of a queue that exposes its first has no
 // gate.
 func (s *state) showsItself(q *queueState, e *pending) bool {
-	return q.view != nil && q.view.WhenFull == v1alpha1.WhenFullExpose && !e.pod.Gated && e.pod.Unschedulable
+	return q.view != nil && q.view.WhenFull == v1alpha1.WhenFullExpose && !e.pod.Gated && (e.pod.Unschedulable || e.waiting)
 }
 
 // exposeGang lifts the gates of a gang that finds no room, without its members

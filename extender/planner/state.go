@@ -126,6 +126,9 @@ type state struct {
 	recent map[string]gain
 	// woken are the pending pods that were woken and have not answered.
 	woken map[types.UID]*pending
+	// nextQuiet is when the first of those that are left alone may be served
+	// again, zero if there are none.
+	nextQuiet time.Time
 	// nextSweep is when housekeeping is due.
 	nextSweep time.Time
 	// verdicts are what nowhere found for each shape at the ledger's version

@@ -70,10 +70,14 @@ func (s *state) answered(e *pending) {
 func (s *state) inVain(e *pending, now time.Time) {
 	e.vain++
 	e.quiet = now.Add(min(quietAfter<<min(e.vain-1, 10), quietMost))
+	if s.nextQuiet.IsZero() || e.quiet.Before(s.nextQuiet) {
+		s.nextQuiet = e.quiet
+	}
 	s.gain(e.wokenFor, now)
 }
 
-// settleWoken gives up on pods that were woken and did not come.
+// settleWoken gives up on pods that were woken and did not come, and has those
+// served again that were left alone long enough.
 func (s *state) settleWoken(now time.Time) {
 	for uid, e := range s.woken {
 		if now.Sub(e.woken) >= answerWithin {
@@ -81,6 +85,15 @@ func (s *state) settleWoken(now time.Time) {
 			s.answered(e)
 			s.release(uid, now)
 		}
+	}
+	if !s.nextQuiet.IsZero() && !now.Before(s.nextQuiet) {
+		s.nextQuiet = time.Time{}
+		for _, e := range s.pending {
+			if now.Before(e.quiet) && (s.nextQuiet.IsZero() || e.quiet.Before(s.nextQuiet)) {
+				s.nextQuiet = e.quiet
+			}
+		}
+		s.newcomers, s.gangsDirty = true, true
 	}
 }
 

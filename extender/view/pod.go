@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/tranche-dev/tranche/pkg/contract"
@@ -47,6 +48,8 @@ type Pod struct {
 	Nonpreempting bool
 	// Started is when a bound pod began to use its node.
 	Started time.Time
+	// Controlled says that it has a controller, which makes another in its place.
+	Controlled bool
 	// MilliCPU and Memory, in bytes, are what a queue is charged beside GPUs.
 	MilliCPU, Memory int64
 
@@ -98,6 +101,7 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 		Ended:    ended(&pod.Status),
 	}
 	p.Grace = graceOf(pod)
+	p.Controlled = metav1.GetControllerOfNoCopy(pod) != nil
 	if pod.Spec.Priority != nil {
 		p.Priority = *pod.Spec.Priority
 	}
