@@ -33,7 +33,8 @@ func (r *round) standBy(log logr.Logger, now time.Time) {
 		}
 	}
 	for _, w := range s.wantsInOrder(func(w *want) bool {
-		return s.reservations[w.id] == nil && now.Sub(w.since) >= delay && !now.Before(w.rests)
+		// Who lacks quota gets that first: see yields.
+		return w.limitedBy == "" && s.reservations[w.id] == nil && now.Sub(w.since) >= delay && !now.Before(w.rests)
 	}) {
 		if busy[s.top(w.queue)] || !r.mayStandBy(w) {
 			continue
