@@ -100,13 +100,14 @@ func newProcess(ctx context.Context, o *Options, c clients, clk clock.WithTicker
 
 	// 1. Who decides.
 	p.events = record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
-	p.events.StartRecordingToSink(bind.NewEventSink(&typedcorev1.EventSinkImpl{Interface: c.events.CoreV1().Events(metav1.NamespaceAll)}))
+	backlog := &bind.EventBacklog{}
+	p.events.StartRecordingToSink(bind.NewEventSink(&typedcorev1.EventSinkImpl{Interface: c.events.CoreV1().Events(metav1.NamespaceAll)}, backlog))
 	recorder := p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: leaseName})
 	p.gangs = gangobject.New(c.gangs, recorder, p.metrics, clk)
 	p.queues = queueobject.New(c.queues, recorder, p.metrics.QueueWrites, clk)
 	var err error
 	p.effects, err = bind.NewEffects(bind.EffectsClients{Main: c.main, Admission: c.admission}, recorder, p.gangs, p.queues, p.metrics, bind.EffectsOptions{
-		Resources: res, RetryQPS: o.RetryQPS, EventQPS: o.EventQPS, AdmissionQPS: o.AdmissionQPS, Run: run, Clock: clk,
+		Resources: res, RetryQPS: o.RetryQPS, EventQPS: o.EventQPS, AdmissionQPS: o.AdmissionQPS, Run: run, Clock: clk, Events: backlog,
 	})
 	if err != nil {
 		return nil, p.abandon(err)

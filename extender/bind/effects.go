@@ -35,7 +35,9 @@ type EffectsOptions struct {
 	// Run tells this process from the ones before it, so that a wake-up patch
 	// always changes something: the ledger's versions begin anew.
 	Run   string
-	Clock clock.PassiveClock
+	Clock clock.Clock
+	// Events is the backlog of the recorder's sink; nil: it has none.
+	Events *EventBacklog
 }
 
 // EffectsClients are the connections that Effects uses.
@@ -164,6 +166,7 @@ func (e *Effects) Run(ctx context.Context, t truth) {
 	running.Go(func() {
 		work(ctx, e.warnings, func(pod ledger.Pod) error {
 			if events.Wait(ctx) == nil {
+				e.opts.Events.add(ctx, e.opts.Clock)
 				e.warn(pod)
 			}
 			return nil
