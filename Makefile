@@ -64,7 +64,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (30s)
 	done
 
 .PHONY: bench
-bench: packages ## Measure on a real control plane with SIM_NODES (500) simulated nodes, then microbench
+bench: packages ## Measure on a real control plane, then microbench (sizes: docs/performance.md)
 	go run ./tests/bench
 	$(MAKE) --no-print-directory microbench
 

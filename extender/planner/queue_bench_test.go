@@ -179,6 +179,7 @@ func BenchmarkReclaimOneGPU(b *testing.B) {
 			for b.Loop() {
 				for id, w := range s.wanting {
 					s.endReservation(id, now)
+					delete(s.efforts, id)
 					w.next = time.Time{}
 				}
 				now = now.Add(deservedPatience)

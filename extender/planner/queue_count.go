@@ -134,13 +134,16 @@ func (s *state) withModel(list queue.Amounts, model string, shares units.Shares)
 }
 
 // costOf is what charges on a node cost a queue, with the pod's cpu and memory.
-func (s *state) costOf(pod *view.Pod, node string, on func(gpu contract.GPUUUID) units.Shares) queue.Amounts {
+// Of a GPU that is not in the inventory any more the model is not known.
+func (s *state) costOf(pod *view.Pod, node string, charges []ledger.Charge) queue.Amounts {
 	list := queue.Amounts{0, pod.MilliCPU, pod.Memory}
 	gpus := s.ledger.Node(node).GPUs()
-	for i := range gpus {
-		if shares := on(gpus[i].Facts.UUID); shares > 0 {
-			list[queue.GPU] += int64(shares)
-			list = s.withModel(list, gpus[i].Facts.Model, shares)
+	for _, c := range charges {
+		list[queue.GPU] += int64(c.Shares)
+		for i := range gpus {
+			if gpus[i].Facts.UUID == c.GPU {
+				list = s.withModel(list, gpus[i].Facts.Model, c.Shares)
+			}
 		}
 	}
 	return list
@@ -149,7 +152,11 @@ func (s *state) costOf(pod *view.Pod, node string, on func(gpu contract.GPUUUID)
 // planCost is what a plan costs a queue.
 func (s *state) planCost(pod *view.Pod, plan contract.Plan, node string) queue.Amounts {
 	charge := plan.Charges(pod.Roles)
-	return s.costOf(pod, node, func(gpu contract.GPUUUID) units.Shares { return charge[gpu] })
+	list := make([]ledger.Charge, 0, len(charge))
+	for gpu, shares := range charge {
+		list = append(list, ledger.Charge{GPU: gpu, Shares: shares})
+	}
+	return s.costOf(pod, node, list)
 }
 
 // settleBooks brings the tree in line with the ledger.
@@ -177,9 +184,7 @@ func (s *state) book(uid types.UID) {
 		if r.State == ledger.Allocated {
 			state = queue.Allocated
 		}
-		if amounts = s.costOf(c.pod, r.Node, r.On); amounts[queue.GPU] == 0 && c.pod.UsesGPU {
-			amounts = c.ask // its node's inventory is gone
-		}
+		amounts = s.costOf(c.pod, r.Node, r.Charges)
 	case c.pod.Node != "":
 		state = queue.Allocated // on GPUs of another plugin, or on none
 	case c.pod.Ended || c.pod.Deleting || s.idle(c):

@@ -12,7 +12,7 @@ func TestUngatedPodGoesToTheModelThatItsQueueMayStillHave(t *testing.T) {
 		w.queue(aQueue("q", "", modelLimited(map[string]float64{"A": 1})))
 		for _, name := range []string{"p1", "p2", "p3"} {
 			w.create(open(queued("q", name, "100")))
-			w.goOn(60 * time.Second)
+			w.goOn(20 * time.Second)
 		}
 		w.wantRunning("q", 3)
 		if s := w.status("q"); s.Allocated.GPUModels["A"] != "1" && s.Allocated.GPUModels["A"] != "" || s.Allocated.GPU != "3" {
@@ -45,8 +45,8 @@ func TestFilterKnowsOfTheFirstChangeAfterAQuietTime(t *testing.T) {
 		w.queue(aQueue("q", "", limited(1)))
 		first, second := open(queued("q", "first", "100")), open(queued("q", "second", "100"))
 		w.observe(first, second)
-		w.goOn(10 * time.Second)
-		w.place(first, "a")
+		w.after(10 * time.Second)
+		w.filter(first, "a") // one node: it holds
 		w.after(time.Second)
 		for i, reason := range w.filter(second, "a", "b") {
 			if reason != QueueWaits {
@@ -54,7 +54,6 @@ func TestFilterKnowsOfTheFirstChangeAfterAQuietTime(t *testing.T) {
 			}
 		}
 		w.gone(first)
-		w.after(10 * time.Second)
 		w.create(second)
 		w.goOn(2 * time.Second)
 		w.wantRunning("q", 1)

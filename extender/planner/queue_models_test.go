@@ -34,7 +34,7 @@ func TestPodsOfOneRoundSpreadOverTheModelsThatAreLeft(t *testing.T) {
 		w.goOn(time.Second)
 		w.wantRunning("q", 0)
 		w.queue(aQueue("q", "", limits))
-		w.goOn(time.Minute)
+		w.goOn(time.Second)
 		w.wantRunning("q", 4)
 		if s := w.status("q").Allocated.GPUModels; s["A"] != "1" || s["B"] != "1" || s["C"] != "2" {
 			t.Errorf("it has %v, want 1 A, 1 B and 2 C", s)

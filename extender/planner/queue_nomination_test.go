@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -87,7 +88,8 @@ func TestFilterMayBeAskedAgainBeforeBind(t *testing.T) {
 			if reasons := w.filter(pod, "a"); reasons[0] != "" {
 				t.Errorf("the %d. time: %q", i+1, reasons[0])
 			}
-			w.after(time.Second) // what Filter knows of queues is made anew
+			w.queue(aQueue(fmt.Sprint("other-", i), "")) // what Filter knows of queues is made anew
+			w.after(time.Second)
 		}
 		if _, err := w.reserve(pod, "a"); err != nil {
 			t.Error(err)

@@ -6,85 +6,13 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/tranche-dev/tranche/extender/view"
-	"github.com/tranche-dev/tranche/pkg/contract"
-	"github.com/tranche-dev/tranche/pkg/gang"
-	"github.com/tranche-dev/tranche/pkg/queue"
 )
-
-// wantSound checks what must be true at any moment.
-func (w *world) wantSound() {
-	w.Helper()
-	problem, err := ask(w.Context(), w.p, func(_ context.Context, s *state, _ time.Time) string { return s.unsound() })
-	if err != nil || problem != "" {
-		w.Fatalf("%s %v", problem, err)
-	}
-}
-
-// unsound says what is wrong with the sums, empty if nothing is.
-func (s *state) unsound() string {
-	s.settleBooks()
-	var total int64
-	for _, r := range s.ledger.Records() {
-		if seat, yes := strings.CutPrefix(string(r.Pod.UID), "reserved for "); yes {
-			id, _, _ := strings.Cut(seat, " on ")
-			if s.reservations[id] == nil {
-				return fmt.Sprintf("%q is held for nobody", r.Pod.UID)
-			}
-			continue
-		}
-		c, ok := s.tree.Charged(r.Pod.UID)
-		if !ok || c.State != queue.Held && c.State != queue.Allocated {
-			return fmt.Sprintf("pod %s has GPUs and is charged %v", r.Pod.Name, c)
-		}
-		var shares int64
-		for _, charge := range r.Charges {
-			shares += int64(charge.Shares)
-		}
-		if shares != c.Amounts.Get(queue.GPU) {
-			return fmt.Sprintf("pod %s has %d shares and is charged %d", r.Pod.Name, shares, c.Amounts.Get(queue.GPU))
-		}
-		total += shares
-	}
-	for id := range s.reservations {
-		if c, ok := s.tree.Charged(creditFor(id)); ok {
-			total += c.Amounts.Get(queue.GPU)
-		}
-	}
-	u := s.tree.Total()
-	if used := u.Allocated.Get(queue.GPU) + u.Held.Get(queue.GPU); used != total {
-		return fmt.Sprintf("queues are charged %d shares, pods have %d", used, total)
-	}
-	for _, q := range s.queues {
-		v := s.tree.Usage(q.name)
-		if used := v.Allocated.Add(v.Held).Get(queue.GPU); used > v.EffectiveLimit.Get(queue.GPU) {
-			return fmt.Sprintf("queue %s uses %d of its limit of %d", q.name, used, v.EffectiveLimit.Get(queue.GPU))
-		}
-	}
-	kept := map[string]gang.Resources{}
-	for _, e := range s.pending {
-		if e.kept != nil {
-			kept[e.kept.node] = kept[e.kept.node].Add(e.kept.needs)
-		}
-	}
-	for _, m := range s.members {
-		if m.place != nil {
-			kept[m.place.Node] = kept[m.place.Node].Add(m.needs)
-		}
-	}
-	for name, n := range s.nodes {
-		if !n.kept.Equal(kept[name]) {
-			return fmt.Sprintf("node %s keeps %v, its holds %v", name, n.kept, kept[name])
-		}
-	}
-	return ""
-}
 
 // queueStorm lets pods and gangs of five queues come and go at random on three
 // nodes of four GPUs, then lets them finish.
@@ -98,15 +26,7 @@ func queueStorm(t *testing.T, r func(n int) int, steps int) (placed, evicted int
 		w.queue(aQueue("y-2", "y", deserves(3)))
 		leaves := []string{"x-1", "x-2", "y-1", "y-2", "default"}
 		made := 0
-		some := func() *corev1.Pod {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			uids := slices.Sorted(maps.Keys(w.pods))
-			if len(uids) == 0 {
-				return nil
-			}
-			return w.pods[uids[r(len(uids))]]
-		}
+		some := func() *corev1.Pod { return w.anyPod(r) }
 		for range steps {
 			made++
 			switch r(10) {
@@ -120,12 +40,7 @@ func queueStorm(t *testing.T, r func(n int) int, steps int) (placed, evicted int
 				}
 				w.create(pod)
 			case 3:
-				pods := gangPods(fmt.Sprint("g", made), 3, 3, "100")
-				name := leaves[r(len(leaves))]
-				for _, pod := range pods {
-					pod.Labels[contract.QueueLabel] = name
-				}
-				w.create(pods...)
+				w.create(inQueue(leaves[r(len(leaves))], gangPods(fmt.Sprint("g", made), 3, 3, "100")...)...)
 			case 4, 5:
 				if pod := some(); pod != nil && pod.Spec.NodeName != "" {
 					w.change(pod.UID, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
@@ -143,6 +58,7 @@ func queueStorm(t *testing.T, r func(n int) int, steps int) (placed, evicted int
 				w.goOn(time.Duration(r(3000)) * time.Millisecond)
 			}
 			w.wantSound()
+			w.wantWithinLimits()
 		}
 		w.goOnBy(2*time.Minute, time.Second)
 		w.wantSound()
@@ -153,22 +69,35 @@ func queueStorm(t *testing.T, r func(n int) int, steps int) (placed, evicted int
 		}
 		w.wantSound()
 		placed, evicted = len(w.posted), len(w.evicted)
-		for pod := some(); pod != nil; pod = some() {
-			w.remove(pod)
-		}
-		w.goOn(time.Minute)
-		left, err := ask(w.Context(), w.p, func(_ context.Context, s *state, _ time.Time) string {
-			return fmt.Sprint(s.ledger.Len(), " ", s.tree.Total().Demand.Get(queue.GPU), " ", len(s.reservations), " ", len(s.counted), " ", len(s.pending), " ", len(s.wanting))
-		})
-		if err != nil || left != "0 0 0 0 0 0" {
-			t.Errorf("claims, demand, reservations, counted, pending, wanting: %s, want nothing left", left)
-		}
+		w.removeAll()
 	})
 	return placed, evicted
 }
 
-// restartQueues is restart with what queues need.
-func (w *world) restartQueues() {
+// anyPod is one of all pods, nil if there is none.
+func (w *world) anyPod(r func(n int) int) *corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	uids := slices.Sorted(maps.Keys(w.pods))
+	if len(uids) == 0 {
+		return nil
+	}
+	return w.pods[uids[r(len(uids))]]
+}
+
+// removeAll lets all pods be gone, and looks for what is left of them.
+func (w *world) removeAll() {
+	w.Helper()
+	first := func(int) int { return 0 }
+	for pod := w.anyPod(first); pod != nil; pod = w.anyPod(first) {
+		w.remove(pod)
+	}
+	w.goOn(time.Minute)
+	w.wantNone((*state).leftover)
+}
+
+// restartQueues is restart with what queues need; more is told before the pods.
+func (w *world) restartQueues(more ...func()) {
 	queues := map[string]*view.Queue{}
 	spaces := map[string]*view.Namespace{}
 	_, err := ask(w.Context(), w.p, func(_ context.Context, s *state, _ time.Time) struct{} {
@@ -189,6 +118,9 @@ func (w *world) restartQueues() {
 		}
 		for _, q := range queues {
 			w.p.ObserveQueue(w.Context(), q)
+		}
+		for _, f := range more {
+			f()
 		}
 	}
 	w.restart()

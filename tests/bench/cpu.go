@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,14 +14,22 @@ import (
 // ticksPerSecond is the kernel's USER_HZ, fixed at 100 on Linux for programs.
 const ticksPerSecond = 100
 
-// cpuTimes are the CPU seconds that each program of the cluster in dir has used,
-// by /proc; empty where there is none.
-func cpuTimes(dir string) map[string]time.Duration {
-	times := map[string]time.Duration{}
+// usage is what a program has used up to now.
+type usage struct {
+	cpu time.Duration
+	// resident is its memory in MiB.
+	resident int64
+}
+
+// usages are those of each program of the cluster in dir, by /proc; empty where
+// there is none.
+func usages(dir string) map[string]usage {
+	all := map[string]usage{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, stat := range stats {
 		line, err := os.ReadFile(filepath.Join(filepath.Dir(stat), "cmdline"))
-		if err != nil || !strings.Contains(string(line), dir) {
+		// With the slash: another cluster's folder may begin with the same name.
+		if err != nil || !strings.Contains(string(line), dir+"/") {
 			continue
 		}
 		text, err := os.ReadFile(stat)
@@ -29,26 +38,59 @@ func cpuTimes(dir string) map[string]time.Duration {
 		}
 		// The name in parentheses may have spaces; what follows has none.
 		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-		const user, system = 11, 12 // counted from the state, field 3
-		if len(fields) <= system {
+		const user, system, resident = 11, 12, 21 // counted from the state, field 3
+		if len(fields) <= resident {
 			continue
 		}
 		u, _ := strconv.ParseInt(fields[user], 10, 64)
 		s, _ := strconv.ParseInt(fields[system], 10, 64)
+		pages, _ := strconv.ParseInt(fields[resident], 10, 64)
 		name := filepath.Base(strings.SplitN(string(line), "\x00", 2)[0])
-		times[name] += time.Duration(u+s) * time.Second / ticksPerSecond
+		has := all[name]
+		has.cpu += time.Duration(u+s) * time.Second / ticksPerSecond
+		has.resident += pages * int64(os.Getpagesize()) >> 20
+		all[name] = has
 	}
-	return times
+	return all
 }
 
 // spent says what was used between two readings.
-func spent(before, after map[string]time.Duration) string {
+func spent(before, after map[string]usage) string {
 	var parts []string
-	for name, t := range after {
-		if d := t - before[name]; d >= 50*time.Millisecond {
+	for name := range after {
+		if d := cpuOf(before, after, name); d >= 50*time.Millisecond {
 			parts = append(parts, fmt.Sprintf("%s %.1f s", name, d.Seconds()))
 		}
 	}
 	slices.Sort(parts)
 	return strings.Join(parts, ", ")
 }
+
+// cpuOf is what some programs used together between two readings.
+func cpuOf(before, after map[string]usage, names ...string) time.Duration {
+	var sum time.Duration
+	for _, name := range names {
+		sum += after[name].cpu - before[name].cpu
+	}
+	return sum
+}
+
+// during measures the cluster for a while in which nothing is asked of it, after
+// it has come to rest.
+func (k *kit) during(ctx context.Context, what string, d time.Duration) (before, after map[string]usage, err error) {
+	for _, pause := range []time.Duration{rest, d} {
+		before = usages(k.kube.Dir())
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+	after = usages(k.kube.Dir())
+	fmt.Printf("%s, CPU in %v: %s\n", what, d, spent(before, after))
+	return before, after, nil
+}
+
+// rest is how long what was begun before goes on: informers, garbage collection,
+// kwok.
+const rest = 10 * time.Second

@@ -4,14 +4,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"runtime"
-	"strconv"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -41,36 +37,9 @@ type row struct {
 	bar                       string
 }
 
-func bench(ctx context.Context) (err error) {
-	options, err := cluster.OptionsFromEnv(os.LookupEnv)
-	if err != nil {
-		return err
-	}
-	rounds, err := strconv.Atoi(cmp.Or(os.Getenv("ROUNDS"), "3"))
-	if err != nil || rounds < 1 {
-		return fmt.Errorf("ROUNDS=%q; write how often everything is measured", os.Getenv("ROUNDS"))
-	}
-	_, file, _, _ := runtime.Caller(0)
-	options.Dir = filepath.Join(filepath.Dir(file), "..", "..", ".cluster-bench")
-	if os.Getenv("SIM_NODES") == "" {
-		options.SimNodes = 500
-	}
-	options.RealNode = false
-	options.Out = os.Stderr
-	kube, err := cluster.Up(ctx, options)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if down := cluster.Down(context.WithoutCancel(ctx), options.Dir, os.Stderr); err == nil {
-			err = down
-		}
-	}()
-	b, err := newGangBench(kube, options, rounds)
-	if err != nil {
-		return err
-	}
-	rows, err := b.run(ctx)
+// bench prints what it has even if a later part fails.
+func bench(ctx context.Context) error {
+	o, err := optionsFromEnv(os.LookupEnv)
 	if err != nil {
 		return err
 	}
@@ -78,9 +47,56 @@ func bench(ctx context.Context) (err error) {
 	w.SetOutputMirror(os.Stdout)
 	w.SetStyle(table.StyleLight)
 	w.AppendHeader(table.Row{"what", "measured", "yardstick", "ratio", "bar"})
-	for _, r := range rows {
-		w.AppendRow(table.Row{r.what, r.measured, r.yardstick, r.ratio, r.bar})
+	for _, part := range parts {
+		if !o.parts[part.name] {
+			continue
+		}
+		rows, failed := o.measure(ctx, part)
+		for _, r := range rows {
+			w.AppendRow(table.Row{r.what, r.measured, r.yardstick, r.ratio, r.bar})
+		}
+		if err = failed; err != nil {
+			break
+		}
 	}
 	w.Render()
-	return nil
+	return err
+}
+
+// A part is measured on a cluster of its own, so that none meets what another
+// has left.
+type part struct {
+	name string
+	run  func(ctx context.Context, k *kit, o *options) ([]row, error)
+}
+
+var parts = []part{
+	{"gangs", func(ctx context.Context, k *kit, o *options) ([]row, error) {
+		return (&gangBench{kit: k, rounds: o.rounds}).run(ctx)
+	}},
+	{"queues", func(ctx context.Context, k *kit, o *options) ([]row, error) {
+		return (&queueBench{kit: k, queues: o.queues, pending: o.pending, admit: o.admit}).run(ctx)
+	}},
+	{"reclaim", func(ctx context.Context, k *kit, _ *options) ([]row, error) {
+		return (&reclaimBench{k}).run(ctx)
+	}},
+}
+
+// measure brings the part's cluster up and down.
+func (o *options) measure(ctx context.Context, p part) (rows []row, err error) {
+	want := o.clusterFor(p.name)
+	kube, err := cluster.Up(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if down := cluster.Down(context.WithoutCancel(ctx), want.Dir, os.Stderr); err == nil {
+			err = down
+		}
+	}()
+	k, err := newKit(kube, want)
+	if err != nil {
+		return nil, err
+	}
+	return p.run(ctx, k, o)
 }

@@ -1,0 +1,153 @@
+package planner
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func withoutNominations(o *Options) { o.Nominate = false }
+
+// Room was made every five seconds for somebody who never used it.
+func TestEvictionsForAClaimantThatNeverRunsGetRare(t *testing.T) {
+	bad := func(pod *corev1.Pod) bool { return pod.Labels["bad"] != "" }
+	asBad := func(pods ...*corev1.Pod) []*corev1.Pod {
+		for _, pod := range pods {
+			pod.Labels["bad"] = "yes"
+		}
+		return pods
+	}
+	refused := func(w *world) { w.refuses = func(pod *corev1.Pod, _ string) bool { return bad(pod) } }
+	unbound := func(w *world) {
+		w.failBind = func(pod *corev1.Pod) error {
+			if bad(pod) {
+				return errConflict
+			}
+			return nil
+		}
+	}
+	cases := map[string]struct {
+		pods    []*corev1.Pod
+		trouble func(w *world)
+		// atMost may be evicted in an hour: four times as many as are needed.
+		atMost int
+	}{
+		"its Bindings fail":                  {asBad(queued("b", "p", "100")), unbound, 4},
+		"the scheduler refuses it":           {asBad(queued("b", "p", "100")), refused, 4},
+		"the scheduler refuses its gang":     {asBad(inQueue("b", gangPods("g", 2, 2, "100")...)...), refused, 8},
+		"its Bindings fail in its own queue": {asBad(withPriority(queued("a", "p", "100"), 100)), unbound, 4},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			runQueues(t, 1, func(w *world) {
+				w.queue(aQueue("a", ""))
+				w.queue(aQueue("b", "", deserves(2)))
+				c.trouble(w)
+				w.submit("a", 4, "100")
+				w.goOn(2 * time.Second)
+				w.create(c.pods...)
+				w.goOnWithSuccessors(time.Hour, "a", "100")
+				if n := len(w.evicted); n == 0 || n > c.atMost {
+					t.Errorf("%d evicted in an hour, want 1 to %d", n, c.atMost)
+				}
+				w.failBind, w.refuses = nil, nil
+				w.goOnWithSuccessors(3*time.Hour, "a", "100")
+				for _, pod := range c.pods {
+					if w.pod(pod.UID).Spec.NodeName == "" {
+						t.Errorf("%s does not run although nothing stands in the way any more", pod.Name)
+					}
+				}
+			}, withoutNominations)
+		})
+	}
+}
+
+// Two claimants of one quota took the same victim, and the second waited in vain.
+func TestEachClaimantOfAQuotaHasVictimsOfItsOwn(t *testing.T) {
+	runQueues(t, 2, func(w *world) {
+		w.queue(aQueue("dept", "", limited(4)))
+		w.queue(aQueue("a", "dept", deserves(2)))
+		w.queue(aQueue("b", "dept", deserves(2)))
+		w.submit("a", 4, "100")
+		w.goOn(2 * time.Second)
+		w.create(queued("b", "b1", "100"), queued("b", "b2", "50"))
+		w.goOnWithoutEvicting(5 * time.Second)
+		victims := w.effects.take(&w.effects.evicted)
+		slices.Sort(victims)
+		if len(slices.Compact(slices.Clone(victims))) != 2 || len(victims) != 2 {
+			t.Errorf("victims %q, want two, each once", victims)
+		}
+		w.leave(victims, time.Second)
+		w.goOn(2 * time.Second)
+		w.wantRunning("b", 2)
+		w.wantRunning("a", 2)
+	})
+}
+
+func TestAllVictimsOfManyClaimantsAreAskedTogether(t *testing.T) {
+	runQueues(t, 2, func(w *world) {
+		w.queue(aQueue("a", ""))
+		w.queue(aQueue("b", "", deserves(8)))
+		w.submit("a", 8, "100")
+		w.goOn(2 * time.Second)
+		w.submit("b", 8, "100")
+		w.goOnWithoutEvicting(10 * time.Second)
+		victims := w.effects.take(&w.effects.evicted)
+		slices.Sort(victims)
+		if len(slices.Compact(victims)) != 8 {
+			t.Errorf("victims %q, want all eight at once", victims)
+		}
+	})
+}
+
+// The other half was evicted for nothing, every two minutes.
+func TestNobodyGoesForRoomThatABudgetKeepsHalfOf(t *testing.T) {
+	runQueues(t, 1, func(w *world) {
+		w.queue(aQueue("a", ""))
+		w.queue(aQueue("b", "", deserves(4)))
+		w.submit("a", 4, "100")
+		w.goOn(2 * time.Second)
+		w.effects.protected = w.runningIn("a")[:2]
+		w.create(queued("b", "b", "4 GPU"))
+		refusals := 0
+		for range 3600 {
+			w.goOnBy(time.Second, time.Second)
+			for _, name := range w.effects.take(&w.effects.kept) {
+				w.p.EvictionRefused(w.Context(), uidOf(name))
+				refusals++
+			}
+		}
+		w.wantRunning("a", 4)
+		if len(w.evicted) != 0 || refusals == 0 {
+			t.Errorf("evicted %q in an hour after %d refusals, want nobody in vain", w.evicted, refusals)
+		}
+		w.effects.protected = nil
+		w.goOnBy(time.Hour, time.Second)
+		w.wantRunning("b", 1)
+	})
+}
+
+// Victims went for a queue that had been stopped meanwhile.
+func TestVictimsAreSparedWhenTheirClaimantsQueueIsStopped(t *testing.T) {
+	runQueues(t, 1, func(w *world) {
+		w.queue(aQueue("a", ""))
+		w.queue(aQueue("b", "", deserves(4)))
+		w.submit("a", 4, "100")
+		w.goOn(2 * time.Second)
+		w.create(queued("b", "b", "4 GPU"))
+		w.goOnWithoutEvicting(2 * time.Second)
+		victims := w.effects.take(&w.effects.evicted)
+		w.queue(aQueue("b", "", deserves(4), held))
+		w.goOnWithoutEvicting(2 * time.Second)
+		spared := w.effects.take(&w.effects.spared)
+		slices.Sort(victims)
+		slices.Sort(spared)
+		if len(victims) != 4 || !slices.Equal(victims, spared) {
+			t.Errorf("victims %q, spared %q, want all four", victims, spared)
+		}
+		w.goOn(time.Minute)
+		w.wantRunning("a", 4)
+	})
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tranche-dev/tranche/tests/cluster"
+)
+
+// eventRate is how many events a second the extender may write in the queues'
+// part. At its default, twenty thousand pods would be told for minutes.
+const eventRate = 500
+
+// eventsTake is the time for so many events at that rate.
+func eventsTake(n int) time.Duration { return time.Duration(n) * time.Second / eventRate }
+
+// options say what is measured, at which size.
+type options struct {
+	cluster cluster.Options
+	parts   map[string]bool
+	// rounds is how often gangs are measured.
+	rounds int
+	// queues, pending and admit are queueBench's, reclaimNodes the nodes of one
+	// GPU of reclaimBench.
+	queues, pending, admit, reclaimNodes int
+}
+
+func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
+	base, err := cluster.OptionsFromEnv(lookup)
+	o := &options{cluster: base, parts: map[string]bool{}}
+	errs := []error{err}
+	value := func(key, otherwise string) string {
+		if v, ok := lookup(key); ok && v != "" {
+			return v
+		}
+		return otherwise
+	}
+	number := func(key string, otherwise, least int) int {
+		v := value(key, strconv.Itoa(otherwise))
+		n, err := strconv.Atoi(v)
+		if err != nil || n < least {
+			errs = append(errs, fmt.Errorf("%s=%q; write a number, at least %d", key, v, least))
+		}
+		return n
+	}
+	o.cluster.SimNodes = number("SIM_NODES", 500, 1)
+	o.rounds = number("ROUNDS", 3, 1)
+	o.queues, o.pending, o.admit = number("QUEUES", 1000, departments), number("PENDING", 20000, departments), number("ADMIT", 2000, departments)
+	o.reclaimNodes = number("RECLAIM_NODES", 5000, 2*reclaims)
+	if o.admit+departments > min(o.pending, o.cluster.SimNodes*o.cluster.SimGPUs) {
+		errs = append(errs, fmt.Errorf("ADMIT=%d; that and %d more must be at most PENDING and the GPUs of all nodes", o.admit, departments))
+	}
+	if o.queues%departments != 0 {
+		errs = append(errs, fmt.Errorf("QUEUES=%d; write a multiple of %d, the number of departments", o.queues, departments))
+	}
+	for _, name := range cluster.SplitList(value("BENCH", "gangs,queues,reclaim")) {
+		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
+			errs = append(errs, fmt.Errorf("BENCH names %q; write some of gangs, queues and reclaim", name))
+		}
+		o.parts[name] = true
+	}
+	_, file, _, _ := runtime.Caller(0)
+	o.cluster.Dir = filepath.Join(filepath.Dir(file), "..", "..", ".cluster-bench")
+	o.cluster.RealNode = false
+	o.cluster.Out = os.Stderr
+	return o, errors.Join(errs...)
+}
+
+// clusterFor is what a part is measured on.
+func (o *options) clusterFor(part string) cluster.Options {
+	c := o.cluster
+	switch part {
+	case "queues":
+		// Before the user's, which win.
+		c.ExtenderArgs = append([]string{fmt.Sprintf("--event-qps=%d", eventRate)}, c.ExtenderArgs...)
+	case "reclaim":
+		c.SimNodes, c.SimGPUs = o.reclaimNodes, 1
+	}
+	return c
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+)
+
+// watcher counts what happens to the pods of a namespace, at the times at which
+// a watching client sees it. It follows an informer, since an API server under
+// load ends watches.
+type watcher struct {
+	stop context.CancelFunc
+
+	mu sync.Mutex
+	// changed is closed at the next event.
+	changed chan struct{}
+	seen    map[types.UID]*life
+	// bound and leaving count pods, those that are gone since included.
+	bound, leaving         int
+	lastBound, lastLeaving time.Time
+}
+
+type life struct{ bound, leaving bool }
+
+// watch returns when all that is there has been seen.
+func (k *kit) watch(ctx context.Context, namespace string) (*watcher, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watcher{stop: cancel, changed: make(chan struct{}), seen: map[types.UID]*life{}}
+	// Only what is counted is kept of the pods: there are many.
+	strip := func(obj any) (any, error) {
+		pod, ok := obj.(*corev1.Pod)
+		if !ok {
+			return obj, nil
+		}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, DeletionTimestamp: pod.DeletionTimestamp,
+			},
+			Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName},
+		}, nil
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(k.client, 0, informers.WithNamespace(namespace), informers.WithTransform(strip))
+	informer := factory.Core().V1().Pods().Informer()
+	handlers := cache.ResourceEventHandlerFuncs{AddFunc: w.see, UpdateFunc: func(_, obj any) { w.see(obj) }}
+	if _, err := informer.AddEventHandler(handlers); err != nil {
+		cancel()
+		return nil, err
+	}
+	factory.StartWithContext(ctx)
+	if !cache.WaitFor(ctx, "", informer.HasSyncedChecker()) {
+		cancel()
+		return nil, ctx.Err()
+	}
+	return w, nil
+}
+
+func (w *watcher) see(obj any) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	now := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.seen[pod.UID]
+	if l == nil {
+		l = &life{}
+		w.seen[pod.UID] = l
+	}
+	if pod.Spec.NodeName != "" && !l.bound {
+		l.bound = true
+		w.bound++
+		w.lastBound = now
+	}
+	if pod.DeletionTimestamp != nil && !l.leaving {
+		l.leaving = true
+		w.leaving++
+		w.lastLeaving = now
+	}
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// until waits for a condition, which may read the counts.
+func (w *watcher) until(ctx context.Context, what string, patience time.Duration, condition func() bool) error {
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for {
+		w.mu.Lock()
+		done, changed, bound := condition(), w.changed, w.bound
+		w.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-timeout.C:
+			return fmt.Errorf("%s: not within %v (%d are bound)", what, patience, bound)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// oneMore returns the time from before f until one more pod is bound.
+func (w *watcher) oneMore(ctx context.Context, f func() error) (time.Duration, error) {
+	had, _ := w.counts()
+	began := time.Now()
+	if err := f(); err != nil {
+		return 0, err
+	}
+	if err := w.until(ctx, "a pod is bound", patience, func() bool { return w.bound > had }); err != nil {
+		return 0, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lastBound.Sub(began), nil
+}
+
+// counts are how many were bound, and asked to go, by now.
+func (w *watcher) counts() (bound, leaving int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.bound, w.leaving
+}
