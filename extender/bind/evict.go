@@ -127,7 +127,7 @@ func (e *Effects) evict(ctx context.Context, pod ledger.Pod, t truth) error {
 			e.Warn(pod, wanted.reason, wanted.message)
 		}
 	case ctx.Err() != nil:
-		return nil
+		return nil //nolint:nilerr // the program ends
 	case e.gone(ctx, pod, err):
 		count("gone")
 	case e.opts.Clock.Since(wanted.asked) >= evictWithin:

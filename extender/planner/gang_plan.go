@@ -61,6 +61,7 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 			continue
 		}
 		s.planGang(log, r, d.g, d.t, now)
+		l.noteRepair(d)
 		if took := s.p.opts.Clock.Since(now); took > planBudget {
 			for _, later := range due[i+1:] {
 				later.g.dirty, s.gangsDirty = true, true
@@ -71,7 +72,7 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 	}
 	if done {
 		for _, q := range s.queues {
-			if len(q.waiting) > 0 && (room || s.newcomers) {
+			if len(q.waiting) > 0 && (room || s.newcomers || q.fresh) {
 				l.addPods(q)
 			}
 		}
@@ -80,10 +81,15 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 	r.flush()
 	if done {
 		s.newcomers, s.served = false, capacity
-		r.makeRoom(log, l, now)
+		for name := range l.byName {
+			if q := s.queues[name]; q != nil {
+				q.fresh = false
+			}
+		}
 	} else {
 		s.gangsDirty = true
 	}
+	r.makeRoom(log, l, now)
 	s.nextPlan = now.Add(planPart * s.p.opts.Clock.Since(now))
 }
 

@@ -97,8 +97,27 @@ func (l *lanes) of(name string) *lane {
 	return at
 }
 
+// noteRepair remembers a gang that has begun and found no room for what it lost:
+// it goes before all turns, and may have room made like others.
+func (l *lanes) noteRepair(d *dueGang) {
+	if d.g.lacksRoom && len(d.t.live) > 0 {
+		at := l.of(l.s.queueName(d.first()))
+		at.fail(l.s, l.itemOf(d))
+	}
+}
+
 // addGang puts a gang in its queue.
 func (l *lanes) addGang(d *dueGang) {
+	i := l.itemOf(d)
+	at := l.of(l.s.queueName(d.first()))
+	for _, m := range d.t.idle {
+		at.exposed = at.exposed || m.exposed && m.place == nil
+	}
+	at.items = append(at.items, i)
+}
+
+// itemOf is a gang as it is served.
+func (l *lanes) itemOf(d *dueGang) *item {
 	i := &item{gang: d, priority: d.priority(), created: d.created(), id: d.g.key.Namespace + "/" + d.g.key.Name}
 	wanted := d.t.missing()
 	if d.g.started || wanted == 0 {
@@ -110,11 +129,7 @@ func (l *lanes) addGang(d *dueGang) {
 			wanted--
 		}
 	}
-	at := l.of(l.s.queueName(d.first()))
-	for _, m := range d.t.idle {
-		at.exposed = at.exposed || m.exposed && m.place == nil
-	}
-	at.items = append(at.items, i)
+	return i
 }
 
 // addPods puts the waiting pods of a queue in its lane.
@@ -189,14 +204,15 @@ func (s *state) enlist(e *pending) {
 	if !s.waits(e) {
 		return
 	}
-	s.gangsDirty, s.newcomers = true, true
+	s.gangsDirty = true
 	s.tell()
 	name := s.queueName(e.pod.UID)
+	q := s.queueOf(name)
+	q.fresh = true
 	if e.listed && e.lane == name {
 		return
 	}
 	e.listed, e.lane = true, name
-	q := s.queueOf(name)
 	q.waiting = append(q.waiting, e)
 	q.unsorted = true
 }

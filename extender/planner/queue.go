@@ -39,6 +39,8 @@ type queueState struct {
 	// unless unsorted. Those that wait no more are dropped when it comes to them.
 	waiting  []*pending
 	unsorted bool
+	// fresh says that one of them waits that no round has served.
+	fresh bool
 	// pods counts who is charged to the queue by name, pending ones included.
 	pods int
 	// stuck says that somebody entitled waits and finds no place.

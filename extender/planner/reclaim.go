@@ -54,11 +54,12 @@ func (r *round) makeRoom(log logr.Logger, l *lanes, now time.Time) {
 // have room made.
 func (r *round) reclaim(log logr.Logger, now time.Time) (began bool) {
 	s := r.s
+	start := s.p.opts.Clock.Now()
 	for _, w := range s.wantsInOrder(func(w *want) bool {
 		return s.reservations[w.id] == nil && s.rested(w, now) && (!now.Before(w.next) || w.specs != s.specs)
 	}) {
 		w.specs = s.specs
-		if s.inFlight() >= s.p.opts.EvictionsInFlight || s.p.opts.Clock.Since(now) > planBudget {
+		if s.inFlight() >= s.p.opts.EvictionsInFlight || s.p.opts.Clock.Since(start) > planBudget {
 			break
 		}
 		if r.reclaimFor(log, w, now) {

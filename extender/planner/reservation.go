@@ -192,6 +192,7 @@ func (s *state) endReservation(id string, now time.Time) {
 			s.gain(node, now)
 		}
 	}
+	r.want.stir(s)
 	for _, v := range r.victims {
 		s.p.effects.Spare(v.pod) // who has not gone yet may stay
 		delete(s.expelled, v.pod.UID)

@@ -55,6 +55,9 @@ func (r *round) passBy(at *lane, now time.Time) {
 	for h := at.head(); h != nil && h.pod != nil && h.pod.shapeID != 0; h = at.head() {
 		e := h.pod
 		why := at.closed
+		if why == nil && len(at.short) >= mostWants {
+			why = at.refused[e.shapeID]
+		}
 		if why == nil {
 			why = at.full[e.shapeID]
 		}

@@ -83,8 +83,8 @@ type state struct {
 	// gatesStale says that what Filter knows of queues is to be made anew.
 	gatesStale, gatesDirty bool
 	nextGates              time.Time
-	// newcomers says that single pods wait that no round has served; served is
-	// the capacity at which a round served all.
+	// newcomers says that all single pods are to be served again, though there is
+	// no more room; served is the capacity at which a round served all.
 	newcomers bool
 	served    uint64
 	// hopeless are shapes of single pods that fitted nowhere.

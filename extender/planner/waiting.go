@@ -40,7 +40,9 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 		s.p.refused.Store(pod.UID, struct{}{})
 		// The round that serves its queue finds the words.
 		e.reason, s.waitingChanged = reason, true
-		s.answerWake(e, offered, now)
+		if s.woken[pod.UID] != nil {
+			s.answered(e)
+		}
 		return
 	}
 	if final(reason) {
