@@ -80,8 +80,8 @@ type GangReport struct {
 // QueueReport is what is to be known of a queue outside.
 type QueueReport struct {
 	Name string
-	// InUse says that pods are charged to the queue or wait in it, or that it
-	// has children: it must not vanish.
+	// InUse says that the queue must not vanish: nobody has deleted it, or pods are
+	// charged to it or wait in it, or it has children.
 	InUse  bool
 	Status v1alpha1.QueueStatus
 }

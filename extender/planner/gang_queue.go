@@ -127,7 +127,7 @@ func (s *state) staleness(g *gangState) time.Duration {
 // queue.
 func (s *state) inQueue(why *reason, chosen []*member) *reason {
 	name, ask := s.gangAsk(chosen)
-	if q := s.queues[name]; q == nil || q.view == nil {
+	if !s.divides(name) {
 		return why
 	}
 	why.message += s.standingText(name, gangOrPod(chosen), ask)

@@ -189,7 +189,8 @@ func (s *state) queueName(uid types.UID) string {
 // waits says whether a single pod is to be served: it has our gate and no other,
 // or was refused, and holds nothing.
 func (s *state) waits(e *pending) bool {
-	if !e.waiting && !e.pod.Gated || e.pod.Member != nil && s.p.opts.Gangs || len(e.pod.ForeignGates) > 0 || unplaceable(e.pod) == Deleting {
+	// Gates of members are lifted anyway if gangs are switched off.
+	if gated := e.pod.Gated && e.pod.Member == nil; !e.waiting && !gated || e.pod.Member != nil && s.p.opts.Gangs || len(e.pod.ForeignGates) > 0 || unplaceable(e.pod) == Deleting {
 		return false
 	}
 	if c := s.counted[e.pod.UID]; c != nil && c.admitted {

@@ -70,7 +70,7 @@ func (s *state) observe(log logr.Logger, pod *view.Pod, now time.Time) {
 	switch {
 	case pod.Member != nil && s.p.opts.Gangs:
 		s.observeMember(pod, now)
-	case pod.Gated && !s.p.opts.Queues:
+	case pod.Gated && (!s.p.opts.Queues || pod.Member != nil):
 		// What the gate is for is switched off: nobody waits.
 		s.p.effects.Admit([]Admission{{Pod: ref(pod), Gated: true, Version: s.ledger.Version()}})
 	}

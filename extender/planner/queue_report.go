@@ -41,7 +41,7 @@ func (s *state) reportQueues(now time.Time) {
 			continue
 		}
 		basis := reportBasis{
-			usage: s.tree.Usage(q.name), backlog: backlog[q.name], open: backlog[q.name] == 0 && s.opens(q), inUse: q.pods > 0 || len(s.tree.Children(q.name)) > 0, specs: s.specs, known: true,
+			usage: s.tree.Usage(q.name), backlog: backlog[q.name], open: backlog[q.name] == 0 && s.opens(q), inUse: s.inUse(q), specs: s.specs, known: true,
 		}
 		if basis.equal(&q.basis) {
 			continue
@@ -57,6 +57,12 @@ func (s *state) reportQueues(now time.Time) {
 	if took := reportPart * s.p.opts.Clock.Since(now); took > reportEvery {
 		s.nextReport = now.Add(took)
 	}
+}
+
+// inUse says whether a queue must not vanish. One that is not being deleted is
+// taken to be: a pod may come at the very moment.
+func (s *state) inUse(q *queueState) bool {
+	return !q.view.Deleting || q.pods > 0 || len(s.tree.Children(q.name)) > 0
 }
 
 // reportBasis is what a report is made of: many queues are looked at, few have

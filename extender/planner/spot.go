@@ -153,11 +153,13 @@ func (r *round) spot(e *pending, shapeID int, request contract.Request, allow fu
 
 // offer adds a node if it takes the shape of e.
 func (at *spots) offer(g *gang.Node, e *pending) {
-	if ok, _ := e.pod.Constraints.Match(g); !ok {
-		at.refusals.add(NotOffered)
-		return
-	}
 	score, reason := at.query.Score(g.GPUs)
+	if !final(reason) {
+		// What the node would do for the pod counts only if the pod may go there.
+		if ok, _ := e.pod.Constraints.Match(g); !ok {
+			reason = NotOffered
+		}
+	}
 	if reason != "" {
 		at.refusals.add(reason)
 		return

@@ -202,11 +202,21 @@ func (s *state) noRoom(e *pending, name string, r Reason) *reason {
 	e.reason = r
 	s.waitingChanged = s.waitingChanged || e.waiting
 	why := &reason{word: eventUnavailable, message: Message(r)}
-	if q := s.queues[name]; q == nil || q.view == nil || final(r) {
+	if final(r) || !s.divides(name) {
 		return why
 	}
 	why.message = strings.TrimSuffix(why.message, ".") + s.standingText(name, "the pod", s.wants(e.pod.UID))
 	return why
+}
+
+// divides says whether a queue has a say in who gets what. Where nobody has made
+// any queues, the default one has none, and words about it would only confuse.
+func (s *state) divides(name string) bool {
+	q := s.queues[name]
+	if q == nil || q.view == nil {
+		return false
+	}
+	return name != s.p.opts.DefaultQueue || q.view.Parent != "" || !q.view.Deserved.Same(view.QueueAmounts{}) || !q.view.Limit.Same(view.QueueAmounts{})
 }
 
 // standingText says what a queue has of what it is due, and what who asks for.

@@ -18,7 +18,9 @@ import (
 
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/tests/cluster"
@@ -41,7 +43,10 @@ var (
 	gangs ctrlclient.Client
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) {
+	ctrllog.SetLogger(klog.Background())
+	os.Exit(run(m))
+}
 
 func run(m *testing.M) int {
 	ctx := context.Background()
