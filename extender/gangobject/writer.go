@@ -70,12 +70,18 @@ func (w *Writer) Report(report planner.GangReport) {
 	w.mu.Lock()
 	w.reports[report.Key] = &report
 	w.gauge(&report)
-	wait := time.Duration(0)
-	if last, ok := w.written[report.Key]; ok && last.phase == report.Status.Phase {
-		wait = minInterval - w.clock.Since(last.at)
-	}
+	wait := w.early(&report)
 	w.mu.Unlock()
 	w.queue.AddAfter(report.Key, wait)
+}
+
+// early is how long a report has to wait for its turn, 0 or less if it has not.
+// w.mu is held.
+func (w *Writer) early(report *planner.GangReport) time.Duration {
+	if last, ok := w.written[report.Key]; ok && last.phase == report.Status.Phase {
+		return minInterval - w.clock.Since(last.at)
+	}
+	return 0
 }
 
 // gauge counts gangs by phase. w.mu is held.
@@ -122,11 +128,18 @@ func (w *Writer) Run(ctx context.Context) {
 func (w *Writer) handle(ctx context.Context, key planner.GangKey) {
 	w.mu.Lock()
 	report := w.reports[key]
-	delete(w.reports, key)
-	w.mu.Unlock()
 	if report == nil {
+		w.mu.Unlock()
 		return // written together with an earlier one
 	}
+	if wait := w.early(report); wait > 0 {
+		// It came while the one before was being written.
+		w.mu.Unlock()
+		w.queue.AddAfter(key, wait)
+		return
+	}
+	delete(w.reports, key)
+	w.mu.Unlock()
 	err := w.write(ctx, report)
 	if ctx.Err() != nil {
 		return

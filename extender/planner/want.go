@@ -20,8 +20,8 @@ type want struct {
 	pod             *pending
 	ask             queue.Amounts
 	priority        int32
-	// since is when it was first found to have no room, seen when last.
-	since, seen time.Time
+	// since is when it was first found to have no room.
+	since time.Time
 	// next is when it may be tried to make room again, failures how often that
 	// has failed in a row.
 	next     time.Time
@@ -54,7 +54,7 @@ func (s *state) noteWant(name string, i *item, now time.Time) {
 		w.since = now
 		s.wanting[w.id] = w
 	}
-	w.ask, w.priority, w.seen, w.limitedBy = i.ask, i.priority, now, i.limitedBy
+	w.ask, w.priority, w.limitedBy = i.ask, i.priority, i.limitedBy
 	if i.pod != nil {
 		w.pod = i.pod
 	} else {
