@@ -53,6 +53,7 @@ func (s *state) count(pod *view.Pod) {
 		c = &counted{queue: name}
 		s.counted[pod.UID] = c
 		s.queueOf(name).pods++
+		s.tell()
 	}
 	if c.pod == nil || c.pod.MilliCPU != pod.MilliCPU || c.pod.Memory != pod.Memory || c.pod.Node == "" {
 		c.ask = s.askOf(pod)
@@ -74,6 +75,7 @@ func (s *state) uncount(uid types.UID) {
 	s.book(uid)
 	if q := s.queues[c.queue]; q != nil {
 		q.pods--
+		s.tell() // it may vanish now, though nothing was charged for the pod
 		s.dropQueue(q)
 	}
 }

@@ -40,9 +40,7 @@ func (s *state) reportQueues(now time.Time) {
 		if q.view == nil {
 			continue
 		}
-		basis := reportBasis{
-			usage: s.tree.Usage(q.name), backlog: backlog[q.name], open: backlog[q.name] == 0 && s.opens(q), inUse: s.inUse(q), specs: s.specs, known: true,
-		}
+		basis := s.reportBasis(q, backlog[q.name])
 		if basis.equal(&q.basis) {
 			continue
 		}
@@ -72,6 +70,12 @@ type reportBasis struct {
 	backlog            int32
 	open, inUse, known bool
 	specs              uint64
+}
+
+func (s *state) reportBasis(q *queueState, backlog int32) reportBasis {
+	return reportBasis{
+		usage: s.tree.Usage(q.name), backlog: backlog, open: backlog == 0 && s.opens(q), inUse: s.inUse(q), specs: s.specs, known: true,
+	}
 }
 
 func (b *reportBasis) equal(o *reportBasis) bool {

@@ -124,3 +124,21 @@ func (s *state) leftover() string {
 	}
 	return fmt.Sprintf("left of pods that are gone: %v", count)
 }
+
+// outdated names a queue of which the last report is outdated, if one is and
+// nothing will have it made anew.
+func (s *state) outdated() string {
+	if s.queueTold || s.gatesStale {
+		return ""
+	}
+	backlog := s.backlogs()
+	for _, q := range s.queues {
+		if q.view == nil {
+			continue
+		}
+		if now := s.reportBasis(q, backlog[q.name]); !now.equal(&q.basis) {
+			return fmt.Sprintf("queue %s was last reported with %+v and has %+v", q.name, q.basis, now)
+		}
+	}
+	return ""
+}

@@ -51,15 +51,23 @@ func queueStorm(t *testing.T, r func(n int) int, steps int) (placed, evicted int
 					w.remove(pod)
 				}
 			case 7:
-				if r(6) == 0 {
+				switch r(6) {
+				case 0:
 					w.restartQueues()
+				case 1:
+					ending := r(2) == 0
+					w.queue(aQueue("x-2", "x", limited(5), func(q *view.Queue) { q.Weight, q.Deleting = 2, ending }))
 				}
 			default:
 				w.goOn(time.Duration(r(3000)) * time.Millisecond)
 			}
 			w.wantSound()
 			w.wantWithinLimits()
+			if r(4) == 0 {
+				w.wantReported()
+			}
 		}
+		w.queue(aQueue("x-2", "x", limited(5), func(q *view.Queue) { q.Weight = 2 }))
 		w.goOnBy(2*time.Minute, time.Second)
 		w.wantSound()
 		calm := len(w.evicted)
@@ -72,6 +80,14 @@ func queueStorm(t *testing.T, r func(n int) int, steps int) (placed, evicted int
 		w.removeAll()
 	})
 	return placed, evicted
+}
+
+// wantReported lets nothing come or go for longer than reports take, after which
+// they must be what is.
+func (w *world) wantReported() {
+	w.Helper()
+	w.after(10 * reportEvery)
+	w.wantNone((*state).outdated)
 }
 
 // anyPod is one of all pods, nil if there is none.
@@ -92,6 +108,7 @@ func (w *world) removeAll() {
 	for pod := w.anyPod(first); pod != nil; pod = w.anyPod(first) {
 		w.remove(pod)
 	}
+	w.wantReported()
 	w.goOn(time.Minute)
 	w.wantNone((*state).leftover)
 }

@@ -91,13 +91,15 @@ func TestImpossiblePodsPendWithAConstantReason(t *testing.T) {
 	waitEvent(t, noModel, "GPUUnavailable", "model")
 	waitEvent(t, tooMany, "GPUUnavailable", "")
 	for _, pod := range []*corev1.Pod{noModel, tooMany} {
-		eventually(t, pod.Name+" is unschedulable with a reason", func(ctx context.Context) error {
+		eventually(t, pod.Name+" is not scheduled, with a reason", func(ctx context.Context) error {
 			got, err := client.CoreV1().Pods(ns).Get(ctx, pod.Name, metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
 			for _, c := range got.Status.Conditions {
-				if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && c.Message != "" {
+				// While others wait in their queue, pods wait at its gate.
+				waits := c.Reason == corev1.PodReasonUnschedulable || c.Reason == corev1.PodReasonSchedulingGated
+				if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && waits && c.Message != "" {
 					return nil
 				}
 			}
