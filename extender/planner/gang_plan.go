@@ -72,7 +72,7 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 	}
 	if done {
 		for _, q := range s.queues {
-			if len(q.waiting) > 0 && (room || s.newcomers || q.fresh) {
+			if q.backlog > 0 && (room || s.newcomers || q.fresh) {
 				l.addPods(q)
 			}
 		}

@@ -35,6 +35,12 @@ type round struct {
 	base *queue.Trial
 	// over are the queues that use more than their share, nil before it is asked.
 	over []string
+	// favoured are the lines with pods for which something is put by, nil before it
+	// is asked.
+	favoured map[*line]bool
+	// vain are those for one of which there was no room to be made, nil before it
+	// is asked.
+	vain map[kin]bool
 }
 
 // flush hands the admitted pods over.

@@ -33,11 +33,16 @@ func (i *item) compare(o *item) int {
 // then age.
 type lane struct {
 	queue string
-	items []*item
+	gangs []*item
 	next  int
+	pods  cursors
+	// present is the first pod as an item, nil if it is to be made.
+	present *item
 	// failed are those for which there was no room, in their order; short those
 	// that a limit refused, which others may have used up.
 	failed, short []*item
+	// tried is how many there was no room for, in failed or not.
+	tried int
 	// closed says why nobody else of the queue needs to be tried: it is the
 	// queue that refuses, whoever asks. refused are the shapes that its limits
 	// refused.
@@ -61,6 +66,7 @@ func (i *item) want() string {
 
 // fail notes that there was no room for an item.
 func (l *lane) fail(s *state, i *item) {
+	l.tried++
 	if w := s.wanting[i.want()]; w != nil && w.failures > 0 {
 		return // it is remembered, and another may have more luck
 	}
@@ -69,11 +75,34 @@ func (l *lane) fail(s *state, i *item) {
 	}
 }
 
-func (l *lane) head() *item {
-	if l.next >= len(l.items) {
-		return nil
+// head is what is to be served next, nil if nothing is.
+func (l *lane) head(s *state) *item {
+	var first *item
+	if l.next < len(l.gangs) {
+		first = l.gangs[l.next]
 	}
-	return l.items[l.next]
+	l.settle(s)
+	if len(l.pods) == 0 {
+		return first
+	}
+	e := l.pods[0].pod()
+	if l.present == nil || l.present.pod != e {
+		e.item = item{pod: e, ask: s.wants(e.pod.UID), priority: e.pod.Priority, created: e.pod.Created, id: e.pod.Namespace + "/" + e.pod.Name}
+		l.present = &e.item
+	}
+	if first != nil && first.compare(l.present) <= 0 {
+		return first
+	}
+	return l.present
+}
+
+// leave goes on to the next.
+func (l *lane) leave(s *state, i *item) {
+	if i.pod == nil {
+		l.next++
+		return
+	}
+	l.advance(s)
 }
 
 // lanes sorts what is to be served into queues.
@@ -113,7 +142,7 @@ func (l *lanes) addGang(d *dueGang) {
 	for _, m := range d.t.idle {
 		at.exposed = at.exposed || m.exposed && m.place == nil
 	}
-	at.items = append(at.items, i)
+	at.gangs = append(at.gangs, i)
 }
 
 // itemOf is a gang as it is served.
@@ -132,40 +161,10 @@ func (l *lanes) itemOf(d *dueGang) *item {
 	return i
 }
 
-// addPods puts the waiting pods of a queue in its lane.
-func (l *lanes) addPods(q *queueState) {
-	if q.unsorted {
-		q.unsorted = false
-		slices.SortFunc(q.waiting, func(a, b *pending) int { return before(a.pod, b.pod) })
-	}
-	kept := q.waiting[:0]
-	var at *lane
-	for _, e := range q.waiting {
-		if l.s.pending[e.pod.UID] != e || !l.s.waits(e) || e.lane != q.name {
-			e.listed = false
-			continue
-		}
-		kept = append(kept, e)
-		if at == nil {
-			at = l.of(q.name)
-		}
-		if l.s.showsItself(q, e) {
-			e.exposed = true // by an earlier leader
-		}
-		e.item = item{pod: e, ask: l.s.wants(e.pod.UID), priority: e.pod.Priority, created: e.pod.Created, id: e.pod.Namespace + "/" + e.pod.Name}
-		at.exposed = at.exposed || e.exposed
-		at.items = append(at.items, &e.item)
-	}
-	clear(q.waiting[len(kept):])
-	q.waiting = kept
-}
-
 // sort brings all lanes into their order.
 func (l *lanes) sort() {
 	for _, at := range l.byName {
-		if !slices.IsSortedFunc(at.items, (*item).compare) {
-			slices.SortStableFunc(at.items, (*item).compare)
-		}
+		slices.SortStableFunc(at.gangs, (*item).compare)
 	}
 	slices.Sort(l.order)
 }
@@ -198,22 +197,4 @@ func (s *state) waits(e *pending) bool {
 	}
 	_, held := s.ledger.Get(e.pod.UID)
 	return !held
-}
-
-// enlist has a single pod served in its queue's turn.
-func (s *state) enlist(e *pending) {
-	if !s.waits(e) {
-		return
-	}
-	s.gangsDirty = true
-	s.tell()
-	name := s.queueName(e.pod.UID)
-	q := s.queueOf(name)
-	q.fresh = true
-	if e.listed && e.lane == name {
-		return
-	}
-	e.listed, e.lane = true, name
-	q.waiting = append(q.waiting, e)
-	q.unsorted = true
 }

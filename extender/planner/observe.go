@@ -166,6 +166,7 @@ func (s *state) unpend(uid types.UID, now time.Time) {
 		return
 	}
 	delete(s.pending, uid)
+	s.delist(e)
 	s.unkeepFor(e)
 	s.forgetNomination(uid)
 	s.p.admitted.Delete(uid)

@@ -35,10 +35,10 @@ type queueState struct {
 	name string
 	// view is nil while there is no such object.
 	view *view.Queue
-	// waiting are the single pods that planRound is to serve, sorted by before
-	// unless unsorted. Those that wait no more are dropped when it comes to them.
-	waiting  []*pending
-	unsorted bool
+	// lines are the single pods that planRound is to serve, backlog is how many
+	// they are.
+	lines   map[int]*line
+	backlog int32
 	// fresh says that one of them waits that no round has served.
 	fresh bool
 	// pods counts who is charged to the queue by name, pending ones included.
@@ -155,8 +155,10 @@ func (s *state) queueOf(name string) *queueState {
 func (s *state) dropQueue(q *queueState) {
 	if q.view == nil && q.pods == 0 {
 		delete(s.queues, q.name)
-		for _, e := range q.waiting {
-			e.listed = false
+		for _, l := range q.lines {
+			for _, e := range l.pods {
+				e.line, e.slot = nil, nil
+			}
 		}
 	}
 }

@@ -168,8 +168,17 @@ func (s *state) settleBooks() {
 	}
 }
 
-// book charges a pod to its queue for what it is at now.
+// book charges a pod to its queue for what it is at now. Whoever waits no more
+// leaves its line.
 func (s *state) book(uid types.UID) {
+	s.enter(uid)
+	if e := s.pending[uid]; e != nil {
+		s.relist(e)
+	}
+}
+
+// enter does so in the tree.
+func (s *state) enter(uid types.UID) {
 	c := s.counted[uid]
 	before, had := s.tree.Charged(uid)
 	if c == nil {

@@ -89,10 +89,8 @@ func (b *reportBasis) equal(o *reportBasis) bool {
 func (s *state) backlogs() map[string]int32 {
 	own := map[string]int32{}
 	for _, q := range s.queues {
-		for _, e := range q.waiting {
-			if s.pending[e.pod.UID] == e && s.waits(e) {
-				own[q.name]++
-			}
+		if q.backlog > 0 {
+			own[q.name] = q.backlog
 		}
 	}
 	for _, g := range s.gangs {

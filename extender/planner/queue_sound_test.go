@@ -77,6 +77,17 @@ func (s *state) unsound() string {
 	if used := u.Allocated.Get(queue.GPU) + u.Held.Get(queue.GPU); used != total {
 		return fmt.Sprintf("queues are charged %d shares, pods have %d", used, total)
 	}
+	for _, q := range s.queues {
+		own := int32(0)
+		for _, e := range s.pending {
+			if s.waits(e) && s.queueName(e.pod.UID) == q.name {
+				own++
+			}
+		}
+		if q.backlog != own {
+			return fmt.Sprintf("queue %s has %d in line, and %d wait", q.name, q.backlog, own)
+		}
+	}
 	kept := map[string]gang.Resources{}
 	for _, e := range s.pending {
 		if e.kept != nil {

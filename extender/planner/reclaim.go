@@ -245,6 +245,9 @@ func (s *state) begin(log logr.Logger, w *want, result *reclaim.Result, now time
 	}
 	s.p.metrics.Reclaims.WithLabelValues(w.queue).Inc()
 	w.explain(s, len(reserved.victims))
+	if q := s.queues[w.queue]; q != nil {
+		q.fresh = true // those behind it may have room made as well
+	}
 	log.Info("Room is made", "for", w.text(), "queue", w.queue, "victims", len(reserved.victims))
 	s.topUp(now)
 }

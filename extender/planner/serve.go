@@ -6,6 +6,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/queue"
 )
 
@@ -20,8 +21,8 @@ func (r *round) serve(log logr.Logger, l *lanes, now time.Time) (done bool) {
 	l.sort()
 	contest := s.tree.Contest()
 	for _, at := range l.byName {
-		if at.head() != nil && s.tree.Leaf(at.queue) {
-			contest.Set(at.queue, headOf(at.head()))
+		if at.head(s) != nil && s.tree.Leaf(at.queue) {
+			contest.Set(at.queue, headOf(at.head(s)))
 		}
 	}
 	for {
@@ -31,7 +32,7 @@ func (r *round) serve(log logr.Logger, l *lanes, now time.Time) (done bool) {
 		}
 		at := l.byName[name]
 		r.serveNext(log, at, now)
-		if h := at.head(); h != nil {
+		if h := at.head(s); h != nil {
 			contest.Set(name, headOf(h))
 		} else {
 			contest.Clear(name)
@@ -42,7 +43,7 @@ func (r *round) serve(log logr.Logger, l *lanes, now time.Time) (done bool) {
 	}
 	for _, name := range l.order {
 		at := l.byName[name]
-		for at.head() != nil {
+		for at.head(s) != nil {
 			r.serveNext(log, at, now)
 		}
 	}
@@ -52,23 +53,74 @@ func (r *round) serve(log logr.Logger, l *lanes, now time.Time) (done bool) {
 // passBy tells the next pods of a lane that it is with them as with others of
 // their shape before: thousands may wait, and no turn changes anything for them.
 func (r *round) passBy(at *lane, now time.Time) {
-	for h := at.head(); h != nil && h.pod != nil && h.pod.shapeID != 0; h = at.head() {
-		e := h.pod
-		why := at.closed
-		if why == nil && len(at.short) >= mostWants {
-			why = at.refused[e.shapeID]
-		}
-		if why == nil {
-			why = at.full[e.shapeID]
-		}
-		if why == nil || r.s.forbidden(r.s.queues[at.queue], e.pod.Namespace) || e.pod.Problem != "" || e.futile != at.futile[e.shapeID] || len(r.s.reservations) > 0 && r.s.reservations[podID(e.pod.UID)] != nil {
+	s := r.s
+	for h := at.head(s); h != nil && h.pod != nil; h = at.head(s) {
+		e, c := h.pod, at.pods[0]
+		why := r.standing(at, c.key)
+		if why == nil || c.key == mixed || e.futile != at.futile[c.key] || s.forbidden(s.queues[at.queue], e.pod.Namespace) || len(s.reservations) > 0 && s.reservations[podID(e.pod.UID)] != nil {
 			return
 		}
-		if !now.Before(e.quiet) {
-			r.s.tellPod(e, why, now)
+		shared := c.line.share(why)
+		if c.line.settled && c.line.futile == at.futile[c.key] && r.skips(at.queue, c.line) {
+			at.skip()
+			continue
 		}
-		at.next++
+		if !now.Before(e.quiet) {
+			s.tellPod(e, shared, now)
+		}
+		at.advance(s)
 	}
+}
+
+// standing is why no pod of a shape in a lane needs to be tried, nil if one has
+// to: some of those for which there is no room may have it made, unless that was
+// tried in vain for one like them.
+func (r *round) standing(l *lane, shape int) *reason {
+	switch refused := l.refused[shape]; {
+	case l.closed != nil:
+		return l.closed
+	case refused != nil && (len(l.short) >= mostWants || refused.word != v1alpha1.ReasonQueueLimit):
+		return refused
+	case l.tried >= mostWants || l.futile[shape] || r.failing(kin{l.queue, shape}):
+		return l.full[shape]
+	default:
+		return nil
+	}
+}
+
+// kin are the pods of one shape in one queue.
+type kin struct {
+	queue string
+	shape int
+}
+
+// failing says whether there was no room to be made for one of them.
+func (r *round) failing(k kin) bool {
+	if r.vain == nil {
+		r.vain = map[kin]bool{}
+		for _, w := range r.s.wanting {
+			if w.failures > 0 && w.pod != nil {
+				r.vain[kin{w.queue, w.pod.shapeID}] = true
+			}
+		}
+	}
+	return r.vain[k]
+}
+
+// skips says whether nothing tells the pods of a line of a queue apart.
+func (r *round) skips(name string, l *line) bool {
+	if q := r.s.queues[name]; q != nil && q.view != nil && q.view.Selector != nil {
+		return false // of the namespaces some may be forbidden
+	}
+	if r.favoured == nil {
+		r.favoured = map[*line]bool{}
+		for _, o := range r.s.reservations {
+			if o.want.pod != nil {
+				r.favoured[o.want.pod.line] = true
+			}
+		}
+	}
+	return !r.favoured[l]
 }
 
 // podID is a single pod's name among wants and reservations.
@@ -80,13 +132,14 @@ func headOf(i *item) queue.Head {
 
 // serveNext serves the first of a lane.
 func (r *round) serveNext(log logr.Logger, at *lane, now time.Time) {
-	i := at.head()
-	at.next++
+	i := at.head(r.s)
 	if i.pod != nil {
 		r.servePod(log, at, i, now)
+		at.leave(r.s, i)
 		r.passBy(at, now)
 		return
 	}
+	at.leave(r.s, i)
 	r.s.planGang(log, r, i.gang.g, i.gang.t, now)
 	r.s.settleBooks()
 	switch g := i.gang.g; {

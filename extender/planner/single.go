@@ -38,6 +38,9 @@ func (r *round) servePod(log logr.Logger, at *lane, i *item, now time.Time) {
 	}
 	why, found := r.tryPod(at, i, now)
 	if why != nil {
+		if c := at.pods[0]; c.key != mixed && (why == at.closed || why == at.refused[c.key] || why == at.full[c.key]) {
+			why = c.line.share(why)
+		}
 		s.tellPod(e, why, now)
 		return
 	}
@@ -212,6 +215,7 @@ func (s *state) endWait(e *pending) {
 		s.waitingChanged = true
 	}
 	e.why, e.since = nil, time.Time{}
+	s.relist(e)
 	s.p.refused.Delete(e.pod.UID)
 	s.tell()
 }

@@ -166,9 +166,10 @@ type pending struct {
 	// shapeID is equal for pods that fit in the same places and wait for the same
 	// reasons, 0 before it is asked for.
 	shapeID int
-	// listed says that it is in the list of the queue lane.
-	listed bool
-	lane   string
+	// line is where it waits in the queue lane, nil if it does not; slot is the
+	// line whose slice has it.
+	line, slot *line
+	lane       string
 	// futile says that no wait would help; exposed that its gate was lifted only
 	// to be seen.
 	futile, exposed bool

@@ -153,7 +153,9 @@ func (s *state) tellPod(e *pending, why *reason, now time.Time) {
 	if e.why == nil || e.why.word != why.word {
 		e.since = now
 	}
-	e.why = why
+	if e.why = why; e.line != nil && why != e.line.why {
+		e.line.settled = false
+	}
 	if !e.waiting {
 		e.waiting, s.waitingChanged = true, true
 	}

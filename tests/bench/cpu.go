@@ -78,7 +78,7 @@ func cpuOf(before, after map[string]usage, names ...string) time.Duration {
 // during measures the cluster for a while in which nothing is asked of it, after
 // it has come to rest.
 func (k *kit) during(ctx context.Context, what string, d time.Duration) (before, after map[string]usage, err error) {
-	for _, pause := range []time.Duration{rest, d} {
+	for _, pause := range []time.Duration{settling, d} {
 		before = usages(k.kube.Dir())
 		select {
 		case <-time.After(pause):
@@ -91,6 +91,6 @@ func (k *kit) during(ctx context.Context, what string, d time.Duration) (before,
 	return before, after, nil
 }
 
-// rest is how long what was begun before goes on: informers, garbage collection,
+// settling is how long what was begun before goes on: informers, garbage collection,
 // kwok.
-const rest = 10 * time.Second
+const settling = 10 * time.Second

@@ -33,9 +33,11 @@ type kit struct {
 	objects ctrlclient.Client
 	// nodes and gpus are how many the cluster has.
 	nodes, gpus int
+	// profiles is the folder for CPU profiles, empty if none are taken.
+	profiles string
 }
 
-func newKit(kube *cluster.Cluster, o cluster.Options) (*kit, error) {
+func newKit(kube *cluster.Cluster, o cluster.Options, profiles string) (*kit, error) {
 	client, err := kube.Client()
 	if err != nil {
 		return nil, err
@@ -52,7 +54,7 @@ func newKit(kube *cluster.Cluster, o cluster.Options) (*kit, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &kit{kube: kube, client: client, objects: objects, nodes: o.SimNodes, gpus: o.SimNodes * o.SimGPUs}, nil
+	return &kit{kube: kube, client: client, objects: objects, nodes: o.SimNodes, gpus: o.SimNodes * o.SimGPUs, profiles: profiles}, nil
 }
 
 // single is a pod that the stock scheduler places without being told of Tranche:

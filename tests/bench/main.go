@@ -94,7 +94,7 @@ func (o *options) measure(ctx context.Context, p part) (rows []row, err error) {
 			err = down
 		}
 	}()
-	k, err := newKit(kube, want)
+	k, err := newKit(kube, want, o.profiles)
 	if err != nil {
 		return nil, err
 	}

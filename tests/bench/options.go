@@ -29,6 +29,8 @@ type options struct {
 	// queues, pending and admit are queueBench's, reclaimNodes the nodes of one
 	// GPU of reclaimBench.
 	queues, pending, admit, reclaimNodes int
+	// profiles is the folder for CPU profiles, empty if none are taken.
+	profiles string
 }
 
 func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
@@ -50,6 +52,7 @@ func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
 		return n
 	}
 	o.cluster.SimNodes = number("SIM_NODES", 500, 1)
+	o.profiles = value("PROFILE", "")
 	o.rounds = number("ROUNDS", 3, 1)
 	o.queues, o.pending, o.admit = number("QUEUES", 1000, departments), number("PENDING", 20000, departments), number("ADMIT", 2000, departments)
 	o.reclaimNodes = number("RECLAIM_NODES", 5000, 2*reclaims)
@@ -81,6 +84,9 @@ func (o *options) clusterFor(part string) cluster.Options {
 		c.ExtenderArgs = append([]string{fmt.Sprintf("--event-qps=%d", eventRate)}, c.ExtenderArgs...)
 	case "reclaim":
 		c.SimNodes, c.SimGPUs = o.reclaimNodes, 1
+	}
+	if o.profiles != "" {
+		c.ExtenderArgs = append(slices.Clone(c.ExtenderArgs), "--profiling")
 	}
 	return c
 }

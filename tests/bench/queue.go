@@ -251,16 +251,20 @@ func (b *queueBench) many(ctx context.Context) ([]row, error) {
 	dir := b.kube.Dir()
 	extra := b.admit / departments
 	n := extra * departments
+	written := b.profile(ctx, "stock")
 	stockBefore := usages(dir)
 	stockBegan, _, stockBound, err := b.burst(ctx, "stock", n, alone("stock"))
 	if err != nil {
 		return nil, err
 	}
 	stockAfter := usages(dir)
+	written()
 	if err := b.clear(ctx); err != nil {
 		return nil, err
 	}
 	bound, _ := b.watcher.counts()
+	written = b.profile(ctx, "admission")
+	defer func() { written() }()
 	before, began := usages(dir), time.Now()
 	for i := range departments {
 		if err := b.setLimit(ctx, i, fmt.Sprintf(`"%d"`, 1+extra)); err != nil {

@@ -47,7 +47,7 @@ func (b *reclaimBench) run(ctx context.Context) ([]row, error) {
 		return nil, err
 	}
 	fmt.Printf("%d GPUs of %d nodes are taken after %v\n", b.gpus, b.nodes, time.Since(began))
-	if _, _, err := b.during(ctx, "all is taken", rest); err != nil {
+	if _, _, err := b.during(ctx, "all is taken", settling); err != nil {
 		return nil, err
 	}
 	var asked, bound, stock []time.Duration

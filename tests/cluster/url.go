@@ -14,3 +14,20 @@ func (c *Cluster) WebhookOpsURL() string { return "http://" + c.ports.address(po
 func (c *Cluster) NodePluginOpsURL() string {
 	return "http://" + c.ports.address(portNodePluginMetrics)
 }
+
+// OpsURL is where a program serves /metrics and, if it was asked to, /debug/pprof:
+// those of Kubernetes to the administrator alone. Empty if it does not.
+func (c *Cluster) OpsURL(program string) string {
+	switch program {
+	case Extender:
+		return c.ExtenderOpsURL()
+	case Webhook:
+		return c.WebhookOpsURL()
+	case Scheduler:
+		return "https://" + c.ports.address(portScheduler)
+	case APIServer:
+		return c.server()
+	default:
+		return ""
+	}
+}
