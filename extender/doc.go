@@ -7,7 +7,8 @@
 //     events;
 //   - bind writes to the API server: Bindings, wake-up patches, nominations,
 //     lifted gates, evictions, events;
-//   - gangobject writes Gang objects;
+//   - gangobject and queueobject write Gang and Queue objects, when objectwriter
+//     says;
 //   - certificate keeps the serving certificate and the client CA fresh;
 //   - view is what the parts keep of a pod and of a node.
 //

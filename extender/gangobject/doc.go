@@ -3,5 +3,5 @@
 //
 // An object is read before it is written, so that what somebody else made of it
 // counts: an object that a person made is never deleted, and its spec never
-// touched. Of several reports of one gang the last is written.
+// touched. When it is written is for objectwriter.
 package gangobject

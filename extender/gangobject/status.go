@@ -3,11 +3,10 @@ package gangobject
 import (
 	"slices"
 	"time"
-	"unicode/utf8"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/tranche-dev/tranche/extender/objectwriter"
 	"github.com/tranche-dev/tranche/extender/planner"
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/contract"
@@ -46,7 +45,7 @@ func reasonsOf(reasons []v1alpha1.GangReason) []v1alpha1.GangReason {
 		if slices.ContainsFunc(kept, func(k v1alpha1.GangReason) bool { return k.Type == r.Type }) {
 			continue
 		}
-		r.Message = shorten(r.Message, v1alpha1.MaxGangReasonMessage)
+		r.Message = objectwriter.Shorten(r.Message, v1alpha1.MaxGangReasonMessage)
 		kept = append(kept, r)
 	}
 	return kept
@@ -69,29 +68,7 @@ func conditionsOf(old, changed []metav1.Condition, generation int64, now time.Ti
 		if c.ObservedGeneration == 0 {
 			c.ObservedGeneration = generation
 		}
-		c.Message = shorten(c.Message, mostConditionMessage)
-		if c.Reason == "" {
-			c.Reason = c.Type // which the API demands
-		}
-		if before := meta.FindStatusCondition(conditions, c.Type); before != nil && before.Status == c.Status {
-			c.LastTransitionTime = before.LastTransitionTime
-		} else if c.LastTransitionTime.IsZero() {
-			c.LastTransitionTime = metav1.NewTime(now)
-		}
-		// What is read again has no fractions of seconds.
-		c.LastTransitionTime = c.LastTransitionTime.Rfc3339Copy()
-		meta.SetStatusCondition(&conditions, c)
+		objectwriter.SetCondition(&conditions, c, now)
 	}
 	return conditions
-}
-
-// mostConditionMessage is Kubernetes' limit for a condition's message.
-const mostConditionMessage = 32768
-
-// shorten cuts text to most characters.
-func shorten(text string, most int) string {
-	if utf8.RuneCountInString(text) <= most {
-		return text
-	}
-	return string([]rune(text)[:most-1]) + "…"
 }

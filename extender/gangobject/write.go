@@ -2,14 +2,18 @@ package gangobject
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/tranche-dev/tranche/extender/objectwriter"
 	"github.com/tranche-dev/tranche/extender/planner"
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/contract"
@@ -19,10 +23,35 @@ import (
 // four.
 const writeTimeout = 30 * time.Second
 
-// write makes a gang's object what report says.
-func (w *Writer) write(ctx context.Context, report *planner.GangReport) error {
+// compare takes no two reports for the same: each is a time to look at what
+// others made of the object.
+func compare(written, report *planner.GangReport, _ time.Time) objectwriter.Change {
+	switch {
+	case written == report:
+		return objectwriter.Nothing
+	case written == nil, written.Status.Phase != report.Status.Phase:
+		return objectwriter.Urgent
+	default:
+		return objectwriter.Numbers
+	}
+}
+
+// write makes a gang's object what report says. It returns the report that was
+// written last.
+func (w *Writer) write(ctx context.Context, written, report *planner.GangReport) (*planner.GangReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
+	if err := w.bring(ctx, report); err != nil {
+		return written, err
+	}
+	if !report.Keep {
+		return nil, objectwriter.ErrGone // the gang, though maybe not its object
+	}
+	return report, nil
+}
+
+// bring makes the object, changes, deletes or leaves it.
+func (w *Writer) bring(ctx context.Context, report *planner.GangReport) error {
 	// 1. What is there?
 	gang := &v1alpha1.Gang{}
 	err := w.client.Get(ctx, client.ObjectKey{Namespace: report.Key.Namespace, Name: report.Key.Name}, gang)
@@ -32,7 +61,7 @@ func (w *Writer) write(ctx context.Context, report *planner.GangReport) error {
 			return err
 		}
 	case err != nil:
-		return w.result("get", err)
+		return w.objects.Result("get", err)
 	case gang.Labels[contract.ManagedByLabel] != contract.ManagedByTranche:
 		// A person's.
 	case !report.Keep && len(gang.OwnerReferences) == 0:
@@ -68,17 +97,19 @@ func (w *Writer) create(ctx context.Context, report *planner.GangReport) (*v1alp
 	switch {
 	case err == nil:
 		log.Info("Gang object made", "minCount", report.MinCount)
-		return gang, w.result("create", nil)
+		return gang, w.objects.Result("create", nil)
 	case ending(err):
 		return nil, nil //nolint:nilnil // its namespace ends, so it needs none
 	case apierrors.IsInvalid(err):
 		// Such as a PodGroup with a name longer than a Gang's may be. That will
 		// not change.
 		log.Info("Gang gets no object", "reason", err.Error())
-		_ = w.result("create", err)
+		_ = w.objects.Result("create", err)
 		return nil, nil //nolint:nilnil // see above
+	case apierrors.IsNotFound(err):
+		return nil, w.objects.Result("create", fmt.Errorf("%w: %w", objectwriter.ErrNoKind, err))
 	default:
-		return nil, w.result("create", err)
+		return nil, w.objects.Result("create", err)
 	}
 }
 
@@ -112,7 +143,7 @@ func (w *Writer) follow(ctx context.Context, gang *v1alpha1.Gang, report *planne
 	}
 	// With the version: the label that makes it ours may be gone by now.
 	err := w.client.Patch(ctx, gang, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-	return w.result("patch", raced(err))
+	return w.objects.Result("patch", err)
 }
 
 // remove deletes an object that the system made, if it still is as it was read.
@@ -122,7 +153,7 @@ func (w *Writer) remove(ctx context.Context, gang *v1alpha1.Gang) error {
 		return nil
 	}
 	klog.FromContext(ctx).V(2).Info("Gang object deleted: it has no members left", "gang", klog.KObj(gang))
-	return w.result("delete", err)
+	return w.objects.Result("delete", err)
 }
 
 // state writes the status, if it differs, and tells of what is new in it.
@@ -133,18 +164,23 @@ func (w *Writer) state(ctx context.Context, gang *v1alpha1.Gang, report *planner
 		return nil
 	}
 	after := gang.Status
-	if err := w.result("update_status", raced(w.client.Status().Update(ctx, gang))); err != nil {
+	if err := w.objects.Result("update_status", w.client.Status().Update(ctx, gang)); err != nil {
 		return err
 	}
 	w.tell(gang, before, &after)
 	return nil
 }
 
-// raced makes the end of an object that was just there a conflict: it is to be
-// looked at anew.
-func raced(err error) error {
-	if apierrors.IsNotFound(err) {
-		return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("gangs").GroupResource(), "", err)
+// ending says whether err is that the namespace is gone or about to go, with
+// everything in it.
+func ending(err error) bool {
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return true
 	}
-	return err
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
+		return false
+	}
+	details := status.Status().Details
+	return details != nil && details.Kind == "namespaces"
 }

@@ -315,13 +315,30 @@ func TestWritesAreTriedAgain(t *testing.T) {
 					if got := k.gang(); got == nil || got.Status.Members != 3 {
 						k.Errorf("gang %+v", got)
 					}
-					if left != 0 || len(k.writer.reports) != 0 {
-						k.Errorf("%d failures left, reports %v", left, k.writer.reports)
+					k.take()
+					time.Sleep(time.Minute)
+					if again := k.take(); left != 0 || again != nil {
+						k.Errorf("%d failures left, then %q", left, again)
 					}
 				})
 			})
 		}
 	}
+}
+
+func TestANewReportDoesNotWaitForARetry(t *testing.T) {
+	run(t, func(k *kit) {
+		k.answer = func(string) error { return errors.New("down") }
+		k.writer.Report(reportOf(v1alpha1.GangPending, 3))
+		time.Sleep(15 * time.Second) // the next try is in 10 s
+		synctest.Wait()
+		k.answer = nil
+		k.writer.Report(reportOf(v1alpha1.GangHeld, 3))
+		synctest.Wait()
+		if got := k.gang(); got == nil || got.Status.Phase != v1alpha1.GangHeld {
+			k.Errorf("gang %+v", got)
+		}
+	})
 }
 
 func TestNamespacesThatEndAreLeftAlone(t *testing.T) {
@@ -426,7 +443,7 @@ func TestGangsAreCountedByPhase(t *testing.T) {
 		want(0, 1)
 		k.report(reportOf(v1alpha1.GangHeld, 0))
 		want(0, 0)
-		if len(k.writer.written)+len(k.writer.phases)+len(k.writer.reports) != 0 {
+		if k.writer.objects.Len()+len(k.writer.phases) != 0 {
 			k.Error("a gang without members is remembered")
 		}
 	})

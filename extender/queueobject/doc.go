@@ -1,9 +1,8 @@
 // Package queueobject writes what the planner knows of each queue into its
 // Queue object, and keeps queues that are in use from vanishing.
 //
-// Of several reports of one queue the last is written. What decides whether pods
-// start is written at once, mere numbers seldom: see Writer. The object as it
-// was last read or written is remembered, so that a write is one request, and
-// goes with its version, so that what somebody else made of the object
-// meanwhile counts.
+// What decides whether pods start is written at once, mere numbers seldom: see
+// Writer. The object as it was last read or written is remembered, so that a
+// write is one request, and goes with its version, so that what somebody else
+// made of the object meanwhile counts.
 package queueobject

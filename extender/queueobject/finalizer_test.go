@@ -59,7 +59,7 @@ func TestAQueueInUseStaysUntilItIsNot(t *testing.T) {
 		k.report(reportOf("q", 1))
 		k.settle()
 		k.wantCalls("get q")
-		if n := len(k.writer.states); n != 0 {
+		if n := k.writer.objects.Len(); n != 0 {
 			t.Errorf("%d queues remembered", n)
 		}
 	}, made("q"))
@@ -138,7 +138,7 @@ func TestDeletedQueuesAreForgotten(t *testing.T) {
 		k.must(k.api.Delete(t.Context(), k.queue("q")))
 		k.writer.ForgetQueue(t.Context(), "q")
 		k.settle()
-		if n := len(k.writer.states); n != 0 {
+		if n := k.writer.objects.Len(); n != 0 {
 			t.Errorf("%d queues remembered", n)
 		}
 		// Another of its name begins anew.
@@ -163,7 +163,7 @@ func TestAQueueMadeAnewUnnoticedIsReadAgain(t *testing.T) {
 		k.report(reportOf("q", 1))
 		time.Sleep(time.Minute)
 		k.wantCalls("patch q", "get q")
-		if n := len(k.writer.states); n != 0 {
+		if n := k.writer.objects.Len(); n != 0 {
 			t.Errorf("%d queues remembered", n)
 		}
 	}, made("q"))
@@ -215,7 +215,7 @@ func TestWithoutQueuesNoneIsInUse(t *testing.T) {
 			t.Errorf("still there: %+v", got)
 		}
 		r.ForgetQueue(t.Context(), "q")
-		if n := len(k.writer.states); n != 0 {
+		if n := k.writer.objects.Len(); n != 0 {
 			t.Errorf("%d queues remembered", n)
 		}
 	}, closed("q"), closed("ending"))

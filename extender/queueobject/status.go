@@ -3,11 +3,11 @@ package queueobject
 import (
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/tranche-dev/tranche/extender/objectwriter"
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 )
 
@@ -34,28 +34,9 @@ func conditionsOf(old, reported []metav1.Condition, now time.Time) []metav1.Cond
 		if !slices.Contains(ours, c.Type) {
 			continue
 		}
-		if c.Reason == "" {
-			c.Reason = c.Type // which the API demands
-		}
-		c.Message = shorten(c.Message)
-		if c.LastTransitionTime.IsZero() {
-			c.LastTransitionTime = metav1.NewTime(now)
-		}
-		// What is read again has no fractions of seconds.
-		c.LastTransitionTime = c.LastTransitionTime.Rfc3339Copy()
-		meta.SetStatusCondition(&conditions, c) // which keeps the time of the same status
+		objectwriter.SetCondition(&conditions, c, now)
 	}
 	return conditions
-}
-
-// mostMessage is Kubernetes' limit for a condition's message, in characters.
-const mostMessage = 32768
-
-func shorten(text string) string {
-	if utf8.RuneCountInString(text) <= mostMessage {
-		return text
-	}
-	return string([]rune(text)[:mostMessage-1]) + "…"
 }
 
 // pressing says whether the change from before to after decides whether pods

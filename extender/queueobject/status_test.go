@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/tranche-dev/tranche/extender/objectwriter"
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 )
 
@@ -39,10 +40,10 @@ func TestConditionsKeepTheirTimes(t *testing.T) {
 }
 
 func TestMessagesAreCutToWhatTheAPITakes(t *testing.T) {
-	fits := strings.Repeat("ö", mostMessage)
+	fits := strings.Repeat("ö", objectwriter.MaxConditionMessage)
 	for name, tc := range map[string]struct{ message, want string }{
 		"fits":     {fits, fits},
-		"too long": {fits + "ö", strings.Repeat("ö", mostMessage-1) + "…"},
+		"too long": {fits + "ö", strings.Repeat("ö", objectwriter.MaxConditionMessage-1) + "…"},
 	} {
 		reported := []metav1.Condition{{Type: v1alpha1.QueueReady, Message: tc.message}}
 		if got := conditionsOf(nil, reported, time.Unix(1, 0))[0].Message; got != tc.want {

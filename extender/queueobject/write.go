@@ -2,8 +2,6 @@ package queueobject
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/tranche-dev/tranche/extender/objectwriter"
 	"github.com/tranche-dev/tranche/extender/planner"
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 )
@@ -20,13 +19,36 @@ import (
 // requestTimeout bounds each request.
 const requestTimeout = 15 * time.Second
 
-var (
-	// errRaced is wrapped by errors that say that the object is not what it was
-	// when it was read.
-	errRaced = errors.New("the object has changed")
-	// errGone says that there is no object, so nothing to write.
-	errGone = errors.New("there is no such queue")
-)
+// compare says how much of report is not in the queue as it was last seen.
+// Urgent is what decides whether pods start, or whether the queue vanishes.
+func compare(seen *v1alpha1.Queue, report *planner.QueueReport, now time.Time) objectwriter.Change {
+	switch {
+	case seen == nil:
+		return objectwriter.Unread
+	case lacksFinalizer(seen, report), hasUselessFinalizer(seen, report):
+		return objectwriter.Urgent
+	}
+	// The planner reports often: what is not written is not copied.
+	after := report.Status
+	after.Conditions = conditionsOf(seen.Status.Conditions, after.Conditions, now)
+	switch {
+	case pressing(&seen.Status, &after):
+		return objectwriter.Urgent
+	case equality.Semantic.DeepEqual(seen.Status, after):
+		return objectwriter.Nothing
+	default:
+		return objectwriter.Numbers
+	}
+}
+
+// write reads a queue, or makes it what report says if it is known. It returns
+// the queue as it is then.
+func (w *Writer) write(ctx context.Context, known *v1alpha1.Queue, report *planner.QueueReport) (*v1alpha1.Queue, error) {
+	if known == nil {
+		return w.read(ctx, report.Name)
+	}
+	return w.bring(ctx, known, report)
+}
 
 // read returns the queue as it is.
 func (w *Writer) read(ctx context.Context, name string) (*v1alpha1.Queue, error) {
@@ -39,22 +61,21 @@ func (w *Writer) read(ctx context.Context, name string) (*v1alpha1.Queue, error)
 		return queue, nil
 	case apierrors.IsNotFound(err):
 		// Or there are no Queues at all, which the watcher says.
-		return nil, errGone
+		return nil, objectwriter.ErrGone
 	default:
-		return nil, w.result("get", err)
+		return nil, w.objects.Result("get", err)
 	}
 }
 
-// bring makes the queue what report says: the finalizer, then the status. It
-// returns the object as it is then, nil if that has to be read first.
+// bring makes the queue what report says: the finalizer, then the status.
 func (w *Writer) bring(ctx context.Context, known *v1alpha1.Queue, report *planner.QueueReport) (*v1alpha1.Queue, error) {
 	queue := known.DeepCopy()
 	if lacksFinalizer(queue, report) || hasUselessFinalizer(queue, report) {
 		if err := w.finalize(ctx, queue, report.InUse); err != nil {
-			return unlessRaced(known, err), err
+			return known, err
 		}
 		if queue.DeletionTimestamp != nil && len(queue.Finalizers) == 0 {
-			return nil, errGone
+			return nil, objectwriter.ErrGone
 		}
 	}
 	before := queue.DeepCopy()
@@ -63,9 +84,8 @@ func (w *Writer) bring(ctx context.Context, known *v1alpha1.Queue, report *plann
 		return before, nil
 	}
 	after := queue.Status
-	err := patch(ctx, w, w.client.Status(), "patch_status", queue, before)
-	if err != nil {
-		return unlessRaced(before, err), err
+	if err := patch(ctx, w, w.client.Status(), "patch_status", queue, before); err != nil {
+		return before, err
 	}
 	w.tell(queue, &before.Status, &after)
 	return queue, nil
@@ -96,7 +116,7 @@ type patcher[O any] interface {
 func patch[O any](ctx context.Context, w *Writer, to patcher[O], verb string, queue, before *v1alpha1.Queue) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return w.result(verb, to.Patch(ctx, queue, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
+	return w.objects.Result(verb, to.Patch(ctx, queue, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
 }
 
 // lacksFinalizer says whether our finalizer is to be put on the queue. Once a
@@ -111,29 +131,4 @@ func hasUselessFinalizer(queue *v1alpha1.Queue, report *planner.QueueReport) boo
 
 func finalized(queue *v1alpha1.Queue) bool {
 	return slices.Contains(queue.Finalizers, v1alpha1.QueueFinalizer)
-}
-
-// unlessRaced returns queue, or nil if err says that it is something else by
-// now.
-func unlessRaced(queue *v1alpha1.Queue, err error) *v1alpha1.Queue {
-	if errors.Is(err, errRaced) {
-		return nil
-	}
-	return queue
-}
-
-// result counts a write and sorts its error.
-func (w *Writer) result(verb string, err error) error {
-	switch {
-	case err == nil:
-		w.writes.WithLabelValues(verb, "ok").Inc()
-		return nil
-	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
-		// The end of an object that was just there is looked at anew, too.
-		w.writes.WithLabelValues(verb, "conflict").Inc()
-		return fmt.Errorf("%s queue: %w: %w", verb, errRaced, err)
-	default:
-		w.writes.WithLabelValues(verb, "failed").Inc()
-		return fmt.Errorf("%s queue: %w", verb, err)
-	}
 }
