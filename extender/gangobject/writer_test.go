@@ -1,11 +1,9 @@
 package gangobject
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,10 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
 	"github.com/tranche-dev/tranche/extender/metrics"
@@ -29,107 +24,41 @@ import (
 	"github.com/tranche-dev/tranche/pkg/contract"
 )
 
-// kit is a Writer and an API server that can be made to fail.
+// kit is a Writer and the API server of the gang g of demo.
 type kit struct {
-	*testing.T
-	api     *fixture.GangAPI
+	*fixture.WriterKit
 	writer  *Writer
 	metrics *metrics.Metrics
-	events  *record.FakeRecorder
-
-	mu sync.Mutex
-	// writes are the calls that change something.
-	writes []string
-	// answer is asked about each call, such as "create"; its error is the
-	// answer.
-	answer func(call string) error
-}
-
-func (k *kit) called(call string) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if call != "get" {
-		k.writes = append(k.writes, call)
-	}
-	if k.answer != nil {
-		return k.answer(call)
-	}
-	return nil
-}
-
-func (k *kit) take() []string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	writes := k.writes
-	k.writes = nil
-	return writes
 }
 
 func run(t *testing.T, f func(*kit), gangs ...*v1alpha1.Gang) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &kit{T: t, events: record.NewFakeRecorder(100), metrics: metrics.New(prometheus.NewRegistry())}
-		k.api = fixture.Gangs(t, interceptor.Funcs{
-			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-				if err := k.called("get"); err != nil {
-					return err
-				}
-				return c.Get(ctx, key, o, opts...)
-			},
-			Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-				if err := k.called("create"); err != nil {
-					return err
-				}
-				return c.Create(ctx, o, opts...)
-			},
-			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-				if err := k.called("delete"); err != nil {
-					return err
-				}
-				return c.Delete(ctx, o, opts...)
-			},
-			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-				if err := k.called("patch"); err != nil {
-					return err
-				}
-				return c.Patch(ctx, o, p, opts...)
-			},
-			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
-				if err := k.called("update " + sub); err != nil {
-					return err
-				}
-				return c.SubResource(sub).Update(ctx, o, opts...)
-			},
-		}, gangs...)
-		k.writer = New(k.api, k.events, k.metrics, clock.RealClock{})
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { k.writer.Run(ctx) })
-		f(k)
-		cancel()
-		running.Wait()
-		synctest.Wait()
+		k := &kit{WriterKit: fixture.NewWriterKit(t, gangs...), metrics: metrics.New(prometheus.NewRegistry())}
+		k.Unnamed = true
+		k.writer = New(k.Client, k.Events, k.metrics, clock.RealClock{})
+		k.While(k.writer.Run, func() { f(k) })
 	})
 }
 
-// gang returns the object g, nil if there is none.
+// gang returns the object, nil if there is none.
 func (k *kit) gang() *v1alpha1.Gang {
 	k.Helper()
-	k.mu.Lock()
-	answer := k.answer
-	k.answer = nil
-	k.mu.Unlock()
 	gang := &v1alpha1.Gang{}
-	err := k.api.Get(k.Context(), client.ObjectKey{Namespace: "demo", Name: "g"}, gang)
-	k.mu.Lock()
-	k.answer = answer
-	k.mu.Unlock()
-	if apierrors.IsNotFound(err) {
+	if !k.Find("demo", "g", gang) {
 		return nil
 	}
-	if err != nil {
-		k.Fatal(err)
-	}
 	return gang
+}
+
+// takeWrites returns the calls that change something since the last time.
+func (k *kit) takeWrites() []string {
+	var writes []string
+	for _, call := range k.Take() {
+		if call != "get" {
+			writes = append(writes, call)
+		}
+	}
+	return writes
 }
 
 // report reports and waits until that has been dealt with.
@@ -142,19 +71,8 @@ func (k *kit) report(r planner.GangReport) {
 
 func (k *kit) wantWrites(want ...string) {
 	k.Helper()
-	if diff := cmp.Diff(want, k.take()); diff != "" {
+	if diff := cmp.Diff(want, k.takeWrites()); diff != "" {
 		k.Errorf("writes (-want +got):\n%s", diff)
-	}
-}
-
-func (k *kit) wantEvents(want ...string) {
-	k.Helper()
-	var got []string
-	for len(k.events.Events) > 0 {
-		got = append(got, <-k.events.Events)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		k.Errorf("events (-want +got):\n%s", diff)
 	}
 }
 
@@ -270,7 +188,7 @@ func TestNoObjectWithoutASize(t *testing.T) {
 func TestAnObjectMadeByHandMeanwhileIsRespected(t *testing.T) {
 	run(t, func(k *kit) {
 		created := false
-		k.answer = func(call string) error {
+		k.Answer = func(call string) error {
 			if call == "create" {
 				created = true
 				return apierrors.NewAlreadyExists(schema.GroupResource{Resource: "gangs"}, "g")
@@ -302,7 +220,7 @@ func TestWritesAreTriedAgain(t *testing.T) {
 			t.Run(name+" at "+call, func(t *testing.T) {
 				run(t, func(k *kit) {
 					left := 3
-					k.answer = func(c string) error {
+					k.Answer = func(c string) error {
 						if c == call && left > 0 {
 							left--
 							return failure
@@ -315,9 +233,9 @@ func TestWritesAreTriedAgain(t *testing.T) {
 					if got := k.gang(); got == nil || got.Status.Members != 3 {
 						k.Errorf("gang %+v", got)
 					}
-					k.take()
+					k.Take()
 					time.Sleep(time.Minute)
-					if again := k.take(); left != 0 || again != nil {
+					if again := k.Take(); left != 0 || again != nil {
 						k.Errorf("%d failures left, then %q", left, again)
 					}
 				})
@@ -328,11 +246,11 @@ func TestWritesAreTriedAgain(t *testing.T) {
 
 func TestANewReportDoesNotWaitForARetry(t *testing.T) {
 	run(t, func(k *kit) {
-		k.answer = func(string) error { return errors.New("down") }
+		k.Answer = func(string) error { return errors.New("down") }
 		k.writer.Report(reportOf(v1alpha1.GangPending, 3))
 		time.Sleep(15 * time.Second) // the next try is in 10 s
 		synctest.Wait()
-		k.answer = nil
+		k.Answer = nil
 		k.writer.Report(reportOf(v1alpha1.GangHeld, 3))
 		synctest.Wait()
 		if got := k.gang(); got == nil || got.Status.Phase != v1alpha1.GangHeld {
@@ -353,7 +271,7 @@ func TestNamespacesThatEndAreLeftAlone(t *testing.T) {
 	for name, failure := range cases {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(k *kit) {
-				k.answer = func(call string) error {
+				k.Answer = func(call string) error {
 					if call == "create" {
 						return failure
 					}
@@ -374,7 +292,7 @@ func TestManyReportsAreFewWrites(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		time.Sleep(time.Second)
-		if n := len(k.take()); n > 8 {
+		if n := len(k.takeWrites()); n > 8 {
 			k.Errorf("%d writes in a second of the same phase, want about one each 200 ms", n)
 		}
 		if got := k.gang().Status.Members; got != 100 {
@@ -394,36 +312,36 @@ func TestManyReportsAreFewWrites(t *testing.T) {
 func TestEventsAreOncePerChange(t *testing.T) {
 	run(t, func(k *kit) {
 		k.report(reportOf(v1alpha1.GangPending, 1, v1alpha1.ReasonWaitingForMembers))
-		k.wantEvents("Normal WaitingForMembers because of WaitingForMembers")
+		k.WantEvents("Normal WaitingForMembers because of WaitingForMembers")
 		k.report(reportOf(v1alpha1.GangPending, 2, v1alpha1.ReasonWaitingForMembers))
-		k.wantEvents()
+		k.WantEvents()
 		k.report(reportOf(v1alpha1.GangPending, 4, v1alpha1.ReasonNoPlace, v1alpha1.ReasonForeignGate))
-		k.wantEvents("Warning NoPlace because of NoPlace")
+		k.WantEvents("Warning NoPlace because of NoPlace")
 		held := reportOf(v1alpha1.GangHeld, 4)
 		held.Status.Held = 4
 		held.Status.Placement = []v1alpha1.GangPlacement{{Node: "a", Pods: []string{"p"}}}
 		k.report(held)
-		k.wantEvents("Normal Held 4 members hold places on 1 nodes")
+		k.WantEvents("Normal Held 4 members hold places on 1 nodes")
 		bound := reportOf(v1alpha1.GangBound, 4)
 		bound.Status.Bound = 4
 		bound.Status.Conditions = []metav1.Condition{{Type: v1alpha1.GangStarted, Status: metav1.ConditionTrue, Reason: "AllWereBound"}}
 		k.report(bound)
-		k.wantEvents("Normal Started 4 members are bound to 0 nodes")
+		k.WantEvents("Normal Started 4 members are bound to 0 nodes")
 		running := bound
 		running.Status.Phase = v1alpha1.GangRunning
 		k.report(running)
-		k.wantEvents()
+		k.WantEvents()
 		lost := bound
 		lost.Status.Phase = v1alpha1.GangPending
 		lost.Status.Reasons = []v1alpha1.GangReason{{Type: v1alpha1.ReasonBelowMinCount, Message: "lost one"}}
 		k.report(lost)
-		k.wantEvents("Warning BelowMinCount lost one")
+		k.WantEvents("Warning BelowMinCount lost one")
 		k.report(running)
-		k.wantEvents()
+		k.WantEvents()
 		finished := running
 		finished.Status.Phase = v1alpha1.GangFinished
 		k.report(finished)
-		k.wantEvents("Normal Finished No member is left that will run")
+		k.WantEvents("Normal Finished No member is left that will run")
 	})
 }
 

@@ -34,7 +34,7 @@ func TestAQueueInUseStaysUntilItIsNot(t *testing.T) {
 	run(t, func(k *kit) {
 		k.report(reportOf("q", 1))
 		k.settle()
-		k.must(k.api.Delete(t.Context(), k.queue("q")))
+		k.Must(k.API.Delete(t.Context(), k.queue("q")))
 		if got := k.queue("q"); got == nil || got.DeletionTimestamp == nil {
 			t.Fatalf("a queue in use was deleted: %+v", got)
 		}
@@ -44,21 +44,21 @@ func TestAQueueInUseStaysUntilItIsNot(t *testing.T) {
 		if got := k.queue("q").Status.PendingGangs; got != 2 {
 			t.Errorf("%d pending gangs, want 2", got)
 		}
-		k.take()
+		k.Take()
 		r := reportOf("q", 0)
 		r.InUse = false
 		k.report(r)
-		k.wantCalls("patch q")
+		k.WantCalls("patch q")
 		if got := k.queue("q"); got != nil {
 			t.Errorf("still there: %+v", got)
 		}
 		// Reports of a queue that is gone are nothing.
 		k.report(r)
 		k.settle()
-		k.wantCalls("get q")
+		k.WantCalls("get q")
 		k.report(reportOf("q", 1))
 		k.settle()
-		k.wantCalls("get q")
+		k.WantCalls("get q")
 		if n := k.writer.objects.Len(); n != 0 {
 			t.Errorf("%d queues remembered", n)
 		}
@@ -67,10 +67,10 @@ func TestAQueueInUseStaysUntilItIsNot(t *testing.T) {
 
 func TestAQueueBeingDeletedGetsNoFinalizer(t *testing.T) {
 	run(t, func(k *kit) {
-		k.must(k.api.Delete(t.Context(), k.queue("q")))
+		k.Must(k.API.Delete(t.Context(), k.queue("q")))
 		k.report(reportOf("q", 1))
 		k.settle()
-		k.wantCalls("get q", "patch q status")
+		k.WantCalls("get q", "patch q status")
 		if diff := cmp.Diff([]string{"example.com/theirs"}, k.queue("q").Finalizers); diff != "" {
 			t.Errorf("finalizers (-want +got):\n%s", diff)
 		}
@@ -83,7 +83,7 @@ func TestAQueueThatIsNotInUseLosesTheFinalizer(t *testing.T) {
 		r.InUse = false
 		k.report(r)
 		k.settle()
-		k.wantCalls("get q", "patch q", "patch q status")
+		k.WantCalls("get q", "patch q", "patch q status")
 		if got := k.queue("q").Finalizers; len(got) != 0 {
 			t.Errorf("finalizers %v", got)
 		}
@@ -99,14 +99,14 @@ func TestAFinalizerThatSomebodyRemovedComesBack(t *testing.T) {
 		observe() // before any report
 		k.report(reportOf("q", 1))
 		k.settle()
-		k.take()
+		k.Take()
 		observe() // our own write comes back
-		k.wantCalls()
+		k.WantCalls()
 		queue := k.queue("q")
 		queue.Finalizers = nil // as "kubectl replace" does
-		k.must(k.api.Update(t.Context(), queue))
+		k.Must(k.API.Update(t.Context(), queue))
 		observe()
-		k.wantCalls("get q", "patch q")
+		k.WantCalls("get q", "patch q")
 		if diff := cmp.Diff([]string{v1alpha1.QueueFinalizer}, k.queue("q").Finalizers); diff != "" {
 			t.Errorf("finalizers (-want +got):\n%s", diff)
 		}
@@ -116,7 +116,7 @@ func TestAFinalizerThatSomebodyRemovedComesBack(t *testing.T) {
 func TestWhatIsHeardWhileItIsReadIsReadAgain(t *testing.T) {
 	run(t, func(k *kit) {
 		heard := false
-		k.answer = func(call string) error {
+		k.Answer = func(call string) error {
 			if call == "get q" && !heard {
 				heard = true
 				k.writer.ObserveQueue(t.Context(), view.QueueOf(made("q"), 100))
@@ -125,7 +125,7 @@ func TestWhatIsHeardWhileItIsReadIsReadAgain(t *testing.T) {
 		}
 		k.report(reportOf("q", 1))
 		k.settle()
-		k.wantCalls("get q", "get q", "patch q", "patch q status")
+		k.WantCalls("get q", "get q", "patch q", "patch q status")
 	}, made("q"))
 }
 
@@ -135,7 +135,7 @@ func TestDeletedQueuesAreForgotten(t *testing.T) {
 		r.InUse = false
 		k.report(r)
 		k.settle()
-		k.must(k.api.Delete(t.Context(), k.queue("q")))
+		k.Must(k.API.Delete(t.Context(), k.queue("q")))
 		k.writer.ForgetQueue(t.Context(), "q")
 		k.settle()
 		if n := k.writer.objects.Len(); n != 0 {
@@ -144,11 +144,11 @@ func TestDeletedQueuesAreForgotten(t *testing.T) {
 		// Another of its name begins anew.
 		next := made("q")
 		next.UID = "uid-next"
-		k.must(k.api.Create(t.Context(), next))
-		k.take()
+		k.Must(k.API.Create(t.Context(), next))
+		k.Take()
 		k.report(reportOf("q", 1))
 		k.settle()
-		k.wantCalls("get q", "patch q", "patch q status")
+		k.WantCalls("get q", "patch q", "patch q status")
 	}, made("q"))
 }
 
@@ -158,11 +158,11 @@ func TestAQueueMadeAnewUnnoticedIsReadAgain(t *testing.T) {
 		r.InUse = false
 		k.report(r)
 		k.settle()
-		k.must(k.api.Delete(t.Context(), k.queue("q")))
-		k.take()
+		k.Must(k.API.Delete(t.Context(), k.queue("q")))
+		k.Take()
 		k.report(reportOf("q", 1))
 		time.Sleep(time.Minute)
-		k.wantCalls("patch q", "get q")
+		k.WantCalls("patch q", "get q")
 		if n := k.writer.objects.Len(); n != 0 {
 			t.Errorf("%d queues remembered", n)
 		}
@@ -172,12 +172,12 @@ func TestAQueueMadeAnewUnnoticedIsReadAgain(t *testing.T) {
 func TestAQueueThatComesWhileItsEndIsLearntIsWritten(t *testing.T) {
 	run(t, func(k *kit) {
 		came := false
-		k.answer = func(call string) error {
+		k.Answer = func(call string) error {
 			if call != "get q" || came {
 				return nil
 			}
 			came = true
-			k.must(k.api.Create(t.Context(), made("q")))
+			k.Must(k.API.Create(t.Context(), made("q")))
 			k.writer.ReportQueue(reportOf("q", 2))
 			return apierrors.NewNotFound(resource, "q")
 		}
@@ -191,18 +191,18 @@ func TestAQueueThatComesWhileItsEndIsLearntIsWritten(t *testing.T) {
 
 func TestNoKindOfThatNameIsNoTrouble(t *testing.T) {
 	run(t, func(k *kit) {
-		k.answer = func(string) error {
+		k.Answer = func(string) error {
 			return apierrors.NewGenericServerResponse(404, "get", resource, "", "", 0, true)
 		}
 		k.report(reportOf("q", 1))
 		time.Sleep(time.Hour)
-		k.wantCalls("get q")
+		k.WantCalls("get q")
 	}, made("q"))
 }
 
 func TestWithoutQueuesNoneIsInUse(t *testing.T) {
 	run(t, func(k *kit) {
-		k.must(k.api.Delete(t.Context(), k.queue("ending")))
+		k.Must(k.API.Delete(t.Context(), k.queue("ending")))
 		r := Releaser{Writer: k.writer}
 		for _, name := range []string{"q", "ending"} {
 			r.ObserveQueue(t.Context(), view.QueueOf(k.queue(name), 100))

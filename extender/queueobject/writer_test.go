@@ -22,13 +22,13 @@ var resource = schema.GroupResource{Group: "tranche.dev", Resource: "queues"}
 func TestNumbersAreWrittenOnceASecondAndTheLastCounts(t *testing.T) {
 	run(t, func(k *kit) {
 		k.report(reportOf("q", 0))
-		k.wantCalls("get q", "patch q", "patch q status")
+		k.WantCalls("get q", "patch q", "patch q status")
 		for i := range int32(100) {
 			k.report(reportOf("q", i+1))
 			time.Sleep(50 * time.Millisecond)
 		}
 		k.settle()
-		calls := k.take()
+		calls := k.Take()
 		if n := len(calls); n < 4 || n > 6 || writes(calls) != n {
 			t.Errorf("calls within 5 s of changing numbers: %q, want about 5 writes and no read", calls)
 		}
@@ -37,7 +37,7 @@ func TestNumbersAreWrittenOnceASecondAndTheLastCounts(t *testing.T) {
 		}
 		k.report(reportOf("q", 100))
 		k.settle()
-		k.wantCalls()
+		k.WantCalls()
 	}, made("q"))
 }
 
@@ -45,16 +45,16 @@ func TestWhatDecidesWhetherPodsStartIsWrittenAtOnce(t *testing.T) {
 	run(t, func(k *kit) {
 		k.report(reportOf("q", 0))
 		k.settle()
-		k.take()
+		k.Take()
 
 		r := reportOf("q", 1)
 		k.report(r)
 		time.Sleep(10 * time.Millisecond) // written a moment ago, and waiting with numbers
-		k.take()
+		k.Take()
 		r.Status.Open = false
 		r.Status.PendingGangs = 2
 		k.report(r)
-		k.wantCalls("patch q status")
+		k.WantCalls("patch q status")
 		if got := k.queue("q").Status; got.Open || got.PendingGangs != 2 {
 			t.Errorf("status %+v", got)
 		}
@@ -62,12 +62,12 @@ func TestWhatDecidesWhetherPodsStartIsWrittenAtOnce(t *testing.T) {
 		time.Sleep(urgentInterval)
 		r.Status.Conditions = []metav1.Condition{condition(v1alpha1.QueueReady, metav1.ConditionFalse, v1alpha1.ReasonStopped)}
 		k.report(r)
-		k.wantCalls("patch q status")
+		k.WantCalls("patch q status")
 
 		time.Sleep(urgentInterval)
 		r.InUse = false
 		k.report(r)
-		k.wantCalls("patch q")
+		k.WantCalls("patch q")
 		if got := k.queue("q").Finalizers; len(got) != 0 {
 			t.Errorf("finalizers %v", got)
 		}
@@ -83,7 +83,7 @@ func TestAQueueThatOpensAndClosesIsNotWrittenEachTime(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		k.settle()
-		if n := writes(k.take()); n > 12 {
+		if n := writes(k.Take()); n > 12 {
 			t.Errorf("%d writes in 2 s of opening and closing, want at most one each 200 ms", n)
 		}
 		if k.queue("q").Status.Open {
@@ -103,7 +103,7 @@ func TestBusyQueuesDoNotFloodTheAPIServer(t *testing.T) {
 			k.report(reportOf(fmt.Sprint("q", i), 0))
 		}
 		k.settle()
-		k.take()
+		k.Take()
 		const seconds = 20
 		for s := range int32(seconds) {
 			for i := range queues {
@@ -111,7 +111,7 @@ func TestBusyQueuesDoNotFloodTheAPIServer(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		n := writes(k.take())
+		n := writes(k.Take())
 		if most := numbersBurst + numbersQPS*seconds; n > most || n < most/2 {
 			t.Errorf("%d writes in %d s of %d busy queues, want about %d", n, seconds, queues, most)
 		}
@@ -142,8 +142,8 @@ func TestANewLeaderWritesNothingThatIsThere(t *testing.T) {
 		r.Status.Conditions[0].LastTransitionTime = metav1.Now() // it does not know since when
 		k.report(r)
 		k.settle()
-		k.wantCalls("get q")
-		k.wantEvents()
+		k.WantCalls("get q")
+		k.WantEvents()
 		if got := k.queue("q").Status.Conditions[0].LastTransitionTime; !got.Equal(&then) {
 			t.Errorf("ready since %v, want %v", got, then)
 		}
@@ -154,18 +154,18 @@ func TestOthersChangesOfTheObjectAreKept(t *testing.T) {
 	run(t, func(k *kit) {
 		k.report(reportOf("q", 0))
 		k.settle()
-		k.take()
+		k.Take()
 		// Somebody changes what our patches replace as a whole.
 		queue := k.queue("q")
 		queue.Finalizers = append(queue.Finalizers, "example.com/theirs")
-		k.must(k.api.Update(t.Context(), queue))
+		k.Must(k.API.Update(t.Context(), queue))
 		queue.Status.Conditions = append(queue.Status.Conditions, metav1.Condition{Type: "Theirs", Status: metav1.ConditionTrue, Reason: "Theirs", LastTransitionTime: metav1.Now()})
-		k.must(k.api.Status().Update(t.Context(), queue))
+		k.Must(k.API.Status().Update(t.Context(), queue))
 
 		r := reportOf("q", 5)
 		r.InUse, r.Status.Open = false, false
 		k.report(r)
-		k.wantCalls("patch q", "get q", "patch q", "patch q status")
+		k.WantCalls("patch q", "get q", "patch q", "patch q status")
 		got := k.queue("q")
 		var types []string
 		for _, c := range got.Status.Conditions {
@@ -192,7 +192,7 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 			t.Run(name+" at "+call, func(t *testing.T) {
 				run(t, func(k *kit) {
 					left := 3
-					k.answer = func(c string) error {
+					k.Answer = func(c string) error {
 						if c == call && left > 0 {
 							left--
 							return failure
@@ -213,7 +213,7 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 
 func TestFailuresBackOff(t *testing.T) {
 	run(t, func(k *kit) {
-		k.answer = func(c string) error {
+		k.Answer = func(c string) error {
 			if strings.HasPrefix(c, "patch") {
 				return errors.New("down")
 			}
@@ -225,7 +225,7 @@ func TestFailuresBackOff(t *testing.T) {
 			k.report(r)
 			time.Sleep(100 * time.Millisecond)
 		}
-		if n := writes(k.take()); n > 12 {
+		if n := writes(k.Take()); n > 12 {
 			t.Errorf("%d tries within a minute, want few", n)
 		}
 	}, made("q"))
@@ -244,21 +244,21 @@ func TestEventsAreOncePerChange(t *testing.T) {
 		over := condition(v1alpha1.QueueOverLimit, metav1.ConditionTrue, v1alpha1.ReasonLimitExceeded)
 		within := condition(v1alpha1.QueueOverLimit, metav1.ConditionFalse, v1alpha1.ReasonWithinLimit)
 		tell(ready, within)
-		k.wantEvents()
+		k.WantEvents()
 		tell(stopped, over)
-		k.wantEvents("Warning Stopped because of Stopped", "Warning LimitExceeded because of LimitExceeded")
+		k.WantEvents("Warning Stopped because of Stopped", "Warning LimitExceeded because of LimitExceeded")
 		changed := stopped
 		changed.Message = "another number"
 		tell(changed, over)
-		k.wantEvents()
+		k.WantEvents()
 		tell(ready, within)
-		k.wantEvents("Normal Ready because of Ready", "Normal WithinLimit because of WithinLimit")
+		k.WantEvents("Normal Ready because of Ready", "Normal WithinLimit because of WithinLimit")
 		tell(condition(v1alpha1.QueueReady, metav1.ConditionFalse, v1alpha1.ReasonHasChildren), within)
-		k.wantEvents("Warning HasChildren because of HasChildren")
+		k.WantEvents("Warning HasChildren because of HasChildren")
 		// A condition that is not reported any more is gone without a word.
 		ready.Message = ""
 		tell(ready)
-		k.wantEvents("Normal Ready Ready is True")
+		k.WantEvents("Normal Ready Ready is True")
 		if got := k.queue("q").Status.Conditions; len(got) != 1 {
 			t.Errorf("conditions %+v", got)
 		}
