@@ -55,19 +55,38 @@ func (r *round) makeRoom(log logr.Logger, l *lanes, now time.Time) {
 func (r *round) reclaim(log logr.Logger, now time.Time) (began bool) {
 	s := r.s
 	start := s.p.opts.Clock.Now()
+	vain := map[equals]bool{}
 	for _, w := range s.wantsInOrder(func(w *want) bool {
 		return s.reservations[w.id] == nil && s.rested(w, now) && (!now.Before(w.next) || w.specs != s.specs)
 	}) {
 		w.specs = s.specs
+		if w.pod != nil && vain[w.equals()] {
+			w.later(now)
+			continue
+		}
 		if s.inFlight() >= s.p.opts.EvictionsInFlight || s.p.opts.Clock.Since(start) > planBudget {
 			break
 		}
+		failures := w.failures
 		if r.reclaimFor(log, w, now) {
 			s.gangsDirty = true
 			return true
 		}
+		if w.pod != nil && w.failures > failures {
+			vain[w.equals()] = true
+		}
 	}
 	return false
+}
+
+// equals are single pods for which the same can be done.
+type equals struct {
+	kin
+	priority int32
+}
+
+func (w *want) equals() equals {
+	return equals{kin{w.queue, w.pod.shapeID}, w.priority}
 }
 
 // forgetWants drops those that have what they wanted, or are gone.
