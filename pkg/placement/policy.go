@@ -2,6 +2,8 @@ package placement
 
 import (
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/ledger"
+	"github.com/tranche-dev/tranche/pkg/placement/waste"
 	"github.com/tranche-dev/tranche/pkg/units"
 )
 
@@ -27,6 +29,11 @@ type Candidate struct {
 	// Neighbours is the number of other candidates that NVLink connects it to,
 	// if that is not the same for all GPUs of the node, else 0.
 	Neighbours int
+	// Position is where the GPU is among Node.GPUs.
+	Position int
+	// Node is what the node is like without the demand; read-only, and valid
+	// during the call.
+	Node *waste.State
 }
 
 // Placed is a node with the pod on it.
@@ -40,9 +47,15 @@ type Placed struct {
 	Size units.MiB
 	// ByMemory says that some container asks for memory.
 	ByMemory bool
+	// Class is the kind of one of the pod's GPUs, nil if it has none.
+	Class *ledger.Class
+	// Before and After are what the node is like without and with the pod;
+	// read-only, and valid during the call.
+	Before, After *waste.State
 }
 
-// For returns the policy of that name, Binpack for any other.
+// For returns the policy of that name, Binpack for any other. LeastWaste is not
+// among them, since it needs what has been learned.
 func For(p contract.Placement) Policy {
 	if p == contract.PlacementSpread {
 		return Spread
@@ -50,7 +63,7 @@ func For(p contract.Placement) Policy {
 	return Binpack
 }
 
-// The two policies.
+// The two policies that know of no other pods.
 var (
 	// Binpack keeps whole GPUs and nodes free. It takes the fullest GPU that
 	// has room, of equally full ones the smallest. What is asked in memory goes

@@ -32,7 +32,21 @@ type Options struct {
 	// PerGPU is the grain that the request was parsed with; nodes with another
 	// are refused. Zero accepts any.
 	PerGPU units.Shares
+	// MilliCPU is what the pod requests of processors: no matter of fitting here,
+	// but of the policy's.
+	MilliCPU int64
 }
+
+// Room is what a node has free besides its GPUs, as far as policies care.
+type Room struct {
+	// MilliCPU is without the pod.
+	MilliCPU int64
+	// Known says whether that is known. If not, the policy goes by GPUs alone.
+	Known bool
+}
+
+// CPU is the Room of a node with so many free thousandths of processors.
+func CPU(milli int64) Room { return Room{MilliCPU: milli, Known: true} }
 
 // Query is a request prepared for asking many nodes. It reuses its memory from
 // node to node, so that Check and Score allocate nothing once it has seen the
@@ -112,13 +126,18 @@ func (it *item) need(gpu units.MiB, perGPU units.Shares) units.Shares {
 
 // Check says whether the pod fits on the node, and if not, why.
 func (q *Query) Check(n *ledger.NodeView) Reason {
-	return q.run(n, false)
+	return q.run(n, Room{}, false)
 }
 
 // Score says whether the pod fits on the node, and rates the node by the
-// policy: of two nodes that fit, the one with the higher score is preferred.
-func (q *Query) Score(n *ledger.NodeView) (int64, Reason) {
-	if reason := q.run(n, true); reason != "" {
+// policy: of two nodes that fit, the one with the higher score is preferred. It
+// does not know the node's processors; see ScoreIn.
+func (q *Query) Score(n *ledger.NodeView) (int64, Reason) { return q.ScoreIn(n, Room{}) }
+
+// ScoreIn is Score on a node with that room. Whether the pod fits into it is for
+// the caller to know.
+func (q *Query) ScoreIn(n *ledger.NodeView, room Room) (int64, Reason) {
+	if reason := q.run(n, room, true); reason != "" {
 		return 0, reason
 	}
 	return q.opts.Policy.Score(q.search.placed()), ""
@@ -127,8 +146,11 @@ func (q *Query) Score(n *ledger.NodeView) (int64, Reason) {
 // Plan says whether the pod fits on the node, and gives the GPUs of every
 // container. The plan belongs to the caller. A request without demands fits
 // everywhere with an empty plan.
-func (q *Query) Plan(n *ledger.NodeView) (contract.Plan, Reason) {
-	if reason := q.run(n, true); reason != "" {
+func (q *Query) Plan(n *ledger.NodeView) (contract.Plan, Reason) { return q.PlanIn(n, Room{}) }
+
+// PlanIn is Plan on a node with that room: it gives the GPUs that ScoreIn rated.
+func (q *Query) PlanIn(n *ledger.NodeView, room Room) (contract.Plan, Reason) {
+	if reason := q.run(n, room, true); reason != "" {
 		return contract.Plan{}, reason
 	}
 	return q.search.plan(), ""
@@ -151,7 +173,7 @@ func Fit(n *ledger.NodeView, req contract.Request, without types.UID, policy Pol
 
 // run places the pod. With choose it settles on the GPUs that the policy
 // wants, otherwise only on whether there are any.
-func (q *Query) run(n *ledger.NodeView, choose bool) Reason {
+func (q *Query) run(n *ledger.NodeView, room Room, choose bool) Reason {
 	switch {
 	case q.malformed:
 		return Malformed
@@ -166,6 +188,7 @@ func (q *Query) run(n *ledger.NodeView, choose bool) Reason {
 		return reason
 	}
 	q.search.reset(q, n)
+	q.search.rooms(room)
 	if q.search.place(choose) {
 		return ""
 	}

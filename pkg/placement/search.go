@@ -5,6 +5,7 @@ import (
 
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/ledger"
+	"github.com/tranche-dev/tranche/pkg/placement/waste"
 	"github.com/tranche-dev/tranche/pkg/units"
 )
 
@@ -37,6 +38,10 @@ type search struct {
 	dead         map[uint64]struct{}
 
 	links linkScratch
+
+	// before and after are the node without the pod and with it, for the policy.
+	// after.Free is free, so it follows what is taken and given back.
+	before, after waste.State
 }
 
 // reset prepares s for a node.
@@ -60,6 +65,18 @@ func (s *search) reset(q *Query, n *ledger.NodeView) {
 	for len(s.chosen) < len(q.items) {
 		s.chosen = append(s.chosen, nil)
 		s.candidates = append(s.candidates, nil)
+	}
+}
+
+// rooms prepares what the policy is shown of the node. It follows reset.
+func (s *search) rooms(room Room) {
+	s.before = waste.State{
+		GPUs: s.gpus, Free: append(s.before.Free[:0], s.free...), PerGPU: s.node.SharesPerGPU(), MilliCPU: waste.UnknownCPU,
+	}
+	s.after = s.before
+	s.after.Free = s.free
+	if room.Known {
+		s.before.MilliCPU, s.after.MilliCPU = room.MilliCPU, room.MilliCPU-s.q.opts.MilliCPU
 	}
 }
 
@@ -307,8 +324,9 @@ func (s *search) weigh(item int) {
 	for range s.gpus {
 		s.costs = append(s.costs, 0)
 	}
-	c := Candidate{ByMemory: s.q.items[item].byMemory}
+	c := Candidate{ByMemory: s.q.items[item].byMemory, Node: &s.after}
 	for _, g := range s.candidates[item] {
+		c.Position = g
 		c.Memory, c.Free, c.Need = s.gpus[g].Class.MemoryMiB, s.free[g], s.needOf(item, g)
 		c.Neighbours = s.neighbours(item, g)
 		s.costs[g] = s.policy.Cost(c)
@@ -328,7 +346,7 @@ func (s *search) sortCandidates(item int) {
 
 // placed describes the node with the pod on it.
 func (s *search) placed() Placed {
-	p := Placed{Capacity: s.node.Capacity(), ByMemory: s.q.byMemory}
+	p := Placed{Capacity: s.node.Capacity(), ByMemory: s.q.byMemory, Before: &s.before, After: &s.after}
 	for g := range s.gpus {
 		if s.gpus[g].Healthy {
 			p.Used += s.node.SharesPerGPU() - s.free[g]
@@ -338,6 +356,7 @@ func (s *search) placed() Placed {
 	for _, item := range s.order {
 		for _, g := range s.chosen[item] {
 			gpus++
+			p.Class = s.gpus[g].Class
 			p.Left += s.free[g]
 			p.Size += s.gpus[g].Class.MemoryMiB
 		}
