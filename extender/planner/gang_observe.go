@@ -71,7 +71,11 @@ func (s *state) forgetNode(name string) {
 }
 
 func (s *state) observeUsage(uid types.UID, after *view.Usage) {
-	if before := s.usage[uid]; before != nil {
+	before := s.usage[uid]
+	if before != nil && after != nil && before.Node == after.Node && before.Needs.Equal(after.Needs) {
+		return // a container has started, say: nobody has more room for that
+	}
+	if before != nil {
 		n := s.nodeOf(before.Node)
 		n.used = n.used.Sub(before.Needs)
 		delete(s.usage, uid)

@@ -206,7 +206,9 @@ func (r *round) reclaimFor(log logr.Logger, w *want, now time.Time) bool {
 	result, _ := reclaim.Select(problem)
 	if result == nil {
 		w.later(now)
-		s.newcomers = true // somebody behind it may be luckier
+		if q := s.queues[w.queue]; q != nil && w.failures == 1 {
+			q.fresh, s.gangsDirty = true, true // somebody behind it may be luckier
+		}
 		return false
 	}
 	w.failures = 0
@@ -228,7 +230,8 @@ const (
 func (w *want) later(now time.Time) {
 	const most = 30 * time.Second
 	w.failures++
-	w.next = now.Add(min(time.Second<<min(w.failures-1, 6), most))
+	// To the second, so that many are tried in one round.
+	w.next = now.Add(min(time.Second<<min(w.failures-1, 6), most)).Truncate(time.Second)
 }
 
 // begin asks the victims to go and puts by what they leave.
