@@ -1,6 +1,7 @@
 package placement_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -182,7 +183,7 @@ func TestOwnHoldDoesNotCountAgainstThePod(t *testing.T) {
 // better lists nodes, the best first.
 func better(t *testing.T, req contract.Request, policy placement.Policy, nodes ...*ledger.NodeView) {
 	t.Helper()
-	last := int64(-1)
+	last := int64(math.MinInt64)
 	for _, n := range slices.Backward(nodes) {
 		score, reason := placement.New(req, placement.Options{Policy: policy}).Score(n)
 		if reason != "" {

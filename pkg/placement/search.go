@@ -325,11 +325,17 @@ func (s *search) weigh(item int) {
 		s.costs = append(s.costs, 0)
 	}
 	c := Candidate{ByMemory: s.q.items[item].byMemory, Node: &s.after}
+	last := -1
 	for _, g := range s.candidates[item] {
-		c.Position = g
+		neighbours := s.neighbours(item, g)
+		if last >= 0 && s.free[g] == s.free[last] && s.gpus[g].Class == s.gpus[last].Class && neighbours == c.Neighbours {
+			s.costs[g] = s.costs[last] // wholly free GPUs often sit side by side
+			continue
+		}
+		c.Position, c.Neighbours = g, neighbours
 		c.Memory, c.Free, c.Need = s.gpus[g].Class.MemoryMiB, s.free[g], s.needOf(item, g)
-		c.Neighbours = s.neighbours(item, g)
 		s.costs[g] = s.policy.Cost(c)
+		last = g
 	}
 }
 

@@ -46,4 +46,3 @@ func (c *Cluster) Kinds() waste.Cluster {
 	}
 	return waste.ClusterOf(l.Snapshot(), func(node string) int64 { return offers[node] })
 }
-
