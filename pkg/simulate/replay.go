@@ -40,12 +40,21 @@ type Step struct{ Asked, Placed int64 }
 
 // AllocationAt is the part of all GPUs, in percent, that is allocated when the
 // arrivals have asked for that many percent of them, to the nearest: the mean of
-// all arrivals at which they have. False: they never have.
+// all arrivals at which they have. Where one big pod passes over that, it is what
+// was allocated before. False: they have never asked for as much.
 func (o *Outcome) AllocationAt(percent int) (float64, bool) {
-	sum, n := 0.0, 0
+	sum, n, before := 0.0, 0, 0.0
 	for _, s := range o.Steps {
-		if int(math.Round(100*float64(s.Asked)/float64(o.Capacity))) == percent {
-			sum += 100 * float64(s.Placed) / float64(o.Capacity)
+		allocated := 100 * float64(s.Placed) / float64(o.Capacity)
+		at := int(math.Round(100 * float64(s.Asked) / float64(o.Capacity)))
+		if at > percent {
+			if n == 0 {
+				return before, true
+			}
+			break
+		}
+		if before = allocated; at == percent {
+			sum += allocated
 			n++
 		}
 	}

@@ -75,7 +75,7 @@ func TestAllocationIsTheMeanWhereTheLoadRoundsToThat(t *testing.T) {
 	c := small(t, 1) // 4 GPUs
 	// Asked, in percent: 50, 100, 100 (nothing), 125. The last finds no room.
 	out := simulate.Replay(c, list(t, "1,1,2,1000,", "1,1,2,1000,V100", "1,1,0,0,", "1,1,1,1000,"), simulate.Always(placement.Binpack))
-	for percent, want := range map[int]float64{50: 50, 100: 50, 125: 75} {
+	for percent, want := range map[int]float64{50: 50, 75: 50, 100: 50, 110: 50, 125: 75} {
 		if got, ok := out.AllocationAt(percent); !ok || got != want {
 			t.Errorf("allocated at %d %%: %g, %t; want %g", percent, got, ok, want)
 		}

@@ -23,11 +23,13 @@ type Pod struct {
 	// Asked is what counts as allocated if it finds room, in thousandths of a
 	// GPU: what its author wrote, before it was rounded up to shares.
 	Asked int64
+	// Gang is empty if it is in none.
+	Gang string
 }
 
 // Cluster is what pods are placed on.
 type Cluster struct {
-	// Nodes are tried in this order: equally good nodes go to the first.
+	// Nodes have names that differ and are tried in this order: equally good nodes go to the first.
 	Nodes []Node
 	// PerGPU is the grain of the nodes' inventories and the pods' requests.
 	PerGPU units.Shares

@@ -1,0 +1,2 @@
+// Package cli is the kubectl plug-in: kubectl tranche.
+package cli
