@@ -97,6 +97,7 @@ func (s *state) charge(log logr.Logger, pod *view.Pod, now time.Time) {
 		// Never a reason to release anything: the news may be older than our
 		// own Binding.
 		e := s.touch(pod, now)
+		s.heardOf(e, pod, now)
 		e.show(pod)
 		e.watched = true
 		if pod.Deleting && e.waiting {

@@ -35,7 +35,7 @@ func newTurmoil(w *world, r func(n int) int) *turmoil {
 		u.editQueue(i)
 	}
 	u.otherModels()
-	w.nodes = append(w.nodes, "d", "e")
+	w.nodes, w.tells = append(w.nodes, "d", "e"), true
 	w.refuses = func(_ *corev1.Pod, node string) bool { return node == u.refused }
 	w.failBind = func(*corev1.Pod) error {
 		w.mu.Lock()

@@ -153,6 +153,10 @@ func (r *round) spot(e *pending, shapeID int, request contract.Request, allow fu
 
 // offer adds a node if it takes the shape of e.
 func (at *spots) offer(g *gang.Node, e *pending) {
+	if e.avoided[g.Name] {
+		at.refusals.add(NotOffered)
+		return
+	}
 	score, reason := at.query.Score(g.GPUs)
 	if !final(reason) {
 		// What the node would do for the pod counts only if the pod may go there.

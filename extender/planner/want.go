@@ -100,7 +100,7 @@ func (w *want) seek(s *state, now time.Time) ([]gang.Member, *gang.Topology) {
 		if !some {
 			return nil, nil
 		}
-		return []gang.Member{s.single(w.pod.pod, request)}, nil
+		return []gang.Member{s.single(w.pod, request)}, nil
 	}
 	t := s.stand(w.gang)
 	need := t.need()
