@@ -37,8 +37,10 @@ type queueState struct {
 	view *view.Queue
 	// waiting are the single pods that planRound is to serve, sorted by before
 	// unless unsorted. Those that wait no more are dropped when it comes to them.
+	// over counts those of them that are gone.
 	waiting  []*pending
 	unsorted bool
+	over     int
 	// fresh says that one of them waits that no round has served.
 	fresh bool
 	// pods counts who is charged to the queue by name, pending ones included.
@@ -73,9 +75,10 @@ func (p *Planner) ForgetNamespace(ctx context.Context, name string) {
 	p.event(ctx, func(_ logr.Logger, s *state, _ time.Time) { s.observeNamespace(name, nil) })
 }
 
-// EvictionRefused tells that a disruption budget does not let a pod go.
-func (p *Planner) EvictionRefused(ctx context.Context, uid types.UID) {
-	p.event(ctx, func(_ logr.Logger, s *state, now time.Time) { s.evictionRefused(uid, now) })
+// EvictionRefused tells that a disruption budget does not let pods go, which one
+// and why.
+func (p *Planner) EvictionRefused(ctx context.Context, why string, uids ...types.UID) {
+	p.event(ctx, func(_ logr.Logger, s *state, now time.Time) { s.evictionRefused(why, uids, now) })
 }
 
 func (s *state) observeQueue(v *view.Queue) {
@@ -149,6 +152,20 @@ func (s *state) queueOf(name string) *queueState {
 		s.queues[name] = q
 	}
 	return q
+}
+
+// unlist notes that a listed pod is gone. The list is cleaned when half of it is
+// such pods, so that none costs a look at all of it.
+func (s *state) unlist(e *pending) {
+	q := s.queues[e.lane]
+	if !e.listed || q == nil {
+		return
+	}
+	e.listed = false
+	if q.over++; 2*q.over > len(q.waiting) {
+		q.over = 0
+		q.waiting = slices.DeleteFunc(q.waiting, func(o *pending) bool { return s.pending[o.pod.UID] != o })
+	}
 }
 
 // dropQueue forgets a queue of which nothing is left.

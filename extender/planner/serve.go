@@ -65,6 +65,9 @@ func (r *round) passBy(at *lane, now time.Time) {
 			return
 		}
 		if !now.Before(e.quiet) {
+			if len(r.s.stubborn) > 0 {
+				why = r.s.withBudget(h.want(), why)
+			}
 			r.s.tellPod(e, why, now)
 		}
 		at.next++

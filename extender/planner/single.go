@@ -91,7 +91,7 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		if !e.futile {
 			at.fail(s, i)
 		}
-		return why, nil
+		return s.withBudget(i.want(), why), nil
 	}
 	place, lacks := r.reservedSpot(e, request), Reason("")
 	if place == nil && s.reservations[podID(pod.UID)] != nil {
@@ -128,7 +128,7 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		}
 		why := s.noRoom(e, at.queue, lacks)
 		at.full[shape], at.futile[shape] = why, e.futile
-		return why, nil
+		return s.withBudget(i.want(), why), nil
 	}
 	s.setFutile(e, false)
 	if !s.admitHeld(r, e, place, now) {
