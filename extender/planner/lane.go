@@ -157,7 +157,7 @@ func (l *lanes) addPods(q *queueState) {
 		at.items = append(at.items, &e.item)
 	}
 	clear(q.waiting[len(kept):])
-	q.waiting = kept
+	q.waiting, q.over = kept, 0
 }
 
 // sort brings all lanes into their order.

@@ -167,6 +167,7 @@ func (s *state) unpend(uid types.UID, now time.Time) {
 		return
 	}
 	delete(s.pending, uid)
+	s.unlist(e)
 	s.unkeepFor(e)
 	s.forgetNomination(uid)
 	s.p.admitted.Delete(uid)

@@ -77,6 +77,17 @@ func (s *state) unsound() string {
 	if used := u.Allocated.Get(queue.GPU) + u.Held.Get(queue.GPU); used != total {
 		return fmt.Sprintf("queues are charged %d shares, pods have %d", used, total)
 	}
+	for _, q := range s.queues {
+		gone := 0
+		for _, e := range q.waiting {
+			if s.pending[e.pod.UID] != e {
+				gone++
+			}
+		}
+		if 2*gone > len(q.waiting) {
+			return fmt.Sprintf("queue %s lists %d pods, of which %d are gone", q.name, len(q.waiting), gone)
+		}
+	}
 	kept := map[string]gang.Resources{}
 	for _, e := range s.pending {
 		if e.kept != nil {
@@ -114,6 +125,7 @@ func (s *state) leftover() string {
 	}
 	for _, q := range s.queues {
 		count["pods in queues"] += q.pods
+		count["pods in lists"] += len(q.waiting)
 		if q.stuck {
 			count["stuck queues"]++
 		}
