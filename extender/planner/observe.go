@@ -198,8 +198,10 @@ func (s *state) allocate(log logr.Logger, pod *view.Pod, now time.Time) {
 	if s.ledger.Allocate(charges(*pod.Plan, pod)) {
 		s.displace(log, pod.Node, now)
 	}
+	if had {
+		s.moveFrom(before, now)
+	}
 	if had && before.Node != pod.Node {
-		s.gain(before.Node, now)
 		s.forgetSwap(before.Node, pod.UID)
 	}
 	if pod.Devices != nil {

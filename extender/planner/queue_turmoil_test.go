@@ -139,6 +139,9 @@ func (u *turmoil) step() {
 		u.goOn(time.Duration(u.r(3000)) * time.Millisecond)
 	}
 	u.wantSound()
+	if u.oneIn(4) {
+		u.wantSettled()
+	}
 }
 
 func (u *turmoil) changeNode(name string) {

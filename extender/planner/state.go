@@ -305,8 +305,8 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 		// between placement and ledger; the ledger is the careful one.
 		return placement.NotTogether
 	}
-	if held && before.Node != node {
-		s.gain(before.Node, now)
+	if held {
+		s.moveFrom(before, now)
 	}
 	if e := s.pending[pod.UID]; e != nil && e.kept != nil && e.kept.node != node {
 		s.keepFor(e, node, pod.Needs)

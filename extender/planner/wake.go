@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/ledger"
 )
 
 const (
@@ -33,6 +34,15 @@ func (s *state) gain(node string, now time.Time) {
 	s.favourDue, s.topUpDue = true, true
 	s.logGain(node)
 	s.recent[node] = gain{s.ledger.Version(), now}
+}
+
+// moveFrom notes what a pod has left behind of what it had before: another node,
+// or other GPUs of the same.
+func (s *state) moveFrom(before *ledger.Record, now time.Time) {
+	after, ok := s.ledger.Get(before.Pod.UID)
+	if !ok || after.Node != before.Node || slices.ContainsFunc(before.Charges, func(c ledger.Charge) bool { return after.On(c.GPU) < c.Shares }) {
+		s.gain(before.Node, now)
+	}
 }
 
 // missed looks again at the nodes that got room after the ledger's version
