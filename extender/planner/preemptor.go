@@ -48,6 +48,9 @@ func (s *state) observeNomination(e *pending, now time.Time) {
 // favour gives nominated pods what has become free on their nodes, before
 // anybody else is asked about.
 func (s *state) favour(now time.Time) {
+	if !s.p.Live() {
+		return // who is not known yet may have these GPUs, and the queue's quota
+	}
 	if !s.favourDue || len(s.preemptors) == 0 {
 		s.favourDue = false
 		return
