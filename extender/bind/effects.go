@@ -126,7 +126,7 @@ func (e *Effects) ReportQueue(report planner.QueueReport) { e.queues.ReportQueue
 // truth hears what became of pods in doubt, and who may not be evicted now.
 type truth interface {
 	Truth(ctx context.Context, uid types.UID, pod *view.Pod)
-	EvictionRefused(ctx context.Context, uid types.UID)
+	EvictionRefused(ctx context.Context, why string, uids ...types.UID)
 }
 
 // newLimiter allows qps a second, and two seconds' worth at once.

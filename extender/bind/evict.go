@@ -1,6 +1,7 @@
 package bind
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/tranche-dev/tranche/extender/planner"
@@ -62,19 +64,45 @@ func (e *Effects) EvictTogether(evictions []planner.Eviction) {
 	}
 }
 
-// allowed says whether a budget protects none of them, asking once for all. What
+// allowed says whether a budget protects none of them, asking once for all: about
+// each budget how many it allows, and about each pod whether it may go. What
 // happens between the question and the evictions nobody can know; each is asked
 // for under the budgets again.
 func (e *Effects) allowed(ctx context.Context, p *party, t truth) bool {
 	p.ask.Do(func() {
+		over, err := e.overBudget(ctx, p)
+		if err != nil {
+			// The dry run goes without.
+			klog.FromContext(ctx).Error(err, "Victims are not counted against their disruption budgets")
+		}
+		if over != nil {
+			p.refused = true
+			t.EvictionRefused(ctx, over.why, over.pods...)
+			return
+		}
+		var why string
+		var kept []types.UID
 		for _, pod := range p.pods {
 			if err := e.request(ctx, pod, metav1.DryRunAll); apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
-				p.refused = true
-				t.EvictionRefused(ctx, pod.UID)
+				kept = append(kept, pod.UID)
+				why = cmp.Or(why, keptText(pod, err))
 			}
+		}
+		if len(kept) > 0 {
+			p.refused = true
+			t.EvictionRefused(ctx, why, kept...)
 		}
 	})
 	return !p.refused
+}
+
+// keptText says which budget keeps a pod, in the words of the API server.
+func keptText(pod ledger.Pod, err error) string {
+	text := fmt.Sprintf("a PodDisruptionBudget keeps pod %s/%s", pod.Namespace, pod.Name)
+	if cause, ok := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause); ok && cause.Message != "" {
+		text += ": " + cause.Message
+	}
+	return text
 }
 
 // request asks the API server for a pod's eviction.
@@ -135,7 +163,7 @@ func (e *Effects) evict(ctx context.Context, pod ledger.Pod, t truth) error {
 		log.Info("Not evicted for a while; it is tried again if it is still wanted", "reason", err.Error())
 	default:
 		if apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
-			t.EvictionRefused(ctx, pod.UID) // perhaps another pod will do
+			t.EvictionRefused(ctx, keptText(pod, err), pod.UID) // perhaps another pod will do
 		}
 		count("failed")
 		log.V(2).Info("Not evicted yet", "reason", err.Error())

@@ -26,8 +26,8 @@ type Effects interface {
 	// puts an event with message on it once that has succeeded. It is asked
 	// again while the pod stays.
 	Evict(pod ledger.Pod, reason, message string)
-	// EvictTogether ends all of some pods or none: if a budget forbids one of them
-	// now, EvictionRefused tells of it and nobody goes. Afterwards it is like Evict
+	// EvictTogether ends all of some pods or none: if a budget does not allow all of
+	// them to go now, EvictionRefused tells who must stay and nobody goes. Afterwards it is like Evict
 	// for each.
 	EvictTogether(evictions []Eviction)
 	// Spare takes an Evict back that has not been obeyed yet.

@@ -55,8 +55,13 @@ type world struct {
 	failBind func(pod *corev1.Pod) error
 	// refuses says that the scheduler's own filters refuse a node.
 	refuses func(pod *corev1.Pod, node string) bool
-	nodes   []string
-	busy    map[types.UID]bool
+	// full says that a node lacks resources by the scheduler's own count.
+	full func(pod *corev1.Pod, node string) bool
+	// tells says that the scheduler writes into a pod's status that it found no
+	// node.
+	tells bool
+	nodes []string
+	busy  map[types.UID]bool
 	// size is what the members' annotations say; started are the gangs of which
 	// that many were bound once.
 	size    int
@@ -181,8 +186,14 @@ func (w *world) scheduleOne(pod *corev1.Pod) {
 		return
 	}
 	offered := make([]string, 0, len(w.nodes))
+	message := fmt.Sprintf("0/%d nodes are available:", len(w.nodes))
 	for _, n := range w.nodes {
-		if w.refuses == nil || !w.refuses(pod, n) {
+		switch {
+		case w.refuses != nil && w.refuses(pod, n):
+			message += " 1 is not what the pod needs."
+		case w.full != nil && w.full(pod, n):
+			message += " 1 Insufficient nvidia.com/gpu-share."
+		default:
 			offered = append(offered, n)
 		}
 	}
@@ -195,6 +206,8 @@ func (w *world) scheduleOne(pod *corev1.Pod) {
 		for i, n := range offered {
 			if verdict.Reasons == nil || verdict.Reasons[i] == "" {
 				pass = append(pass, n)
+			} else {
+				message += " 1 " + string(verdict.Reasons[i]) + "."
 			}
 		}
 		switch len(pass) {
@@ -227,6 +240,12 @@ func (w *world) scheduleOne(pod *corev1.Pod) {
 		w.busy[pod.UID] = true
 		w.mu.Unlock()
 		w.binds.Go(func() { w.bind(pod, node) })
+		return
+	}
+	if w.tells && view.PodOf(pod, w.p.opts.Resources).Refusal != message {
+		w.change(pod.UID, func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message}}
+		})
 	}
 }
 

@@ -45,11 +45,11 @@ func (s *state) observeMember(pod *view.Pod, now time.Time) {
 		s.clearPlace(m) // the ledger has its plan
 	case pod.Deleting:
 		s.unplace(m, now)
-	case m.place != nil && m.arrival == nil && before != nil && before.Member.Refusal != pod.Member.Refusal && foreignRefusal(pod.Member.Refusal):
+	case m.place != nil && m.arrival == nil && before != nil && before.Refusal != pod.Refusal && foreignRefusal(pod.Refusal):
 		// The scheduler refused all nodes without asking Filter about one, so no
 		// other place would do now. When it offers nodes again, Filter hears.
 		s.rollback(g, s.stand(g).idle, &reason{v1alpha1.ReasonSchedulerRefuses, fmt.Sprintf(
-			"GPUs were held for all, but kube-scheduler finds no node for pod %s: %s", pod.Name, pod.Member.Refusal), 1}, now, "refused")
+			"GPUs were held for all, but kube-scheduler finds no node for pod %s: %s", pod.Name, pod.Refusal), 1}, now, "refused")
 	}
 }
 

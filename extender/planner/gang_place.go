@@ -112,8 +112,8 @@ func (s *state) avoidNode(m *member, node string, now time.Time) {
 	}
 	m.avoid[node] = now.Add(avoidFor << min(g.failures, 6))
 	why := &reason{v1alpha1.ReasonSchedulerRefuses, fmt.Sprintf("kube-scheduler's own filters refuse node %s, where GPUs were held, for pod %s; another place is sought", node, m.pod.Name), 1}
-	if foreignRefusal(m.pod.Member.Refusal) {
-		why.message += ". The scheduler says: " + m.pod.Member.Refusal
+	if foreignRefusal(m.pod.Refusal) {
+		why.message += ". The scheduler says: " + m.pod.Refusal
 	}
 	if m.deadline.IsZero() && len(m.avoid) >= mostAvoided {
 		t := s.stand(g)
@@ -148,8 +148,8 @@ func (s *state) expireGang(log logr.Logger, g *gangState, t *standing, now time.
 		for _, m := range t.idle {
 			if m.place != nil && m.arrival == nil {
 				missing = append(missing, m.pod.Name)
-				if foreignRefusal(m.pod.Member.Refusal) {
-					message = m.pod.Member.Refusal
+				if foreignRefusal(m.pod.Refusal) {
+					message = m.pod.Refusal
 				}
 			}
 		}
@@ -160,7 +160,7 @@ func (s *state) expireGang(log logr.Logger, g *gangState, t *standing, now time.
 		if !m.deadline.IsZero() && !now.Before(m.deadline) {
 			s.unplace(m, now)
 			s.p.metrics.HoldReleases.WithLabelValues("expired").Inc()
-			s.fail(g, refusedBy([]string{m.pod.Name}, m.pod.Member.Refusal), now)
+			s.fail(g, refusedBy([]string{m.pod.Name}, m.pod.Refusal), now)
 		}
 	}
 }

@@ -81,13 +81,13 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 	r.flush()
 	if done {
 		s.newcomers, s.served = false, capacity
-		for name := range l.byName {
-			if q := s.queues[name]; q != nil {
-				q.fresh = false
-			}
-		}
 	} else {
 		s.gangsDirty = true
+		for name := range l.byName {
+			if q := s.queues[name]; q != nil {
+				q.fresh = true
+			}
+		}
 	}
 	r.makeRoom(log, l, now)
 	s.nextPlan = now.Add(planPart * s.p.opts.Clock.Since(now))
@@ -289,7 +289,7 @@ func (s *state) planEach(log logr.Logger, r *round, g *gangState, t *standing, n
 			continue
 		}
 		waiting++
-		why = &reason{string(short.Reason), short.Message(), waiting}
+		why = s.withBudget(g.id(), &reason{string(short.Reason), short.Message(), waiting})
 		g.tried, g.lacksRoom = s.capacity, true
 	}
 	switch {

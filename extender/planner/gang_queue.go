@@ -124,14 +124,12 @@ func (s *state) staleness(g *gangState) time.Duration {
 }
 
 // inQueue adds to a reason for which there is no room what the gang asks of its
-// queue.
+// queue, and which budget is in its way.
 func (s *state) inQueue(why *reason, chosen []*member) *reason {
-	name, ask := s.gangAsk(chosen)
-	if !s.divides(name) {
-		return why
+	if name, ask := s.gangAsk(chosen); s.divides(name) {
+		why.message += s.standingText(name, gangOrPod(chosen), ask)
 	}
-	why.message += s.standingText(name, gangOrPod(chosen), ask)
-	return why
+	return s.withBudget(chosen[0].gang.id(), why)
 }
 
 // replaced is what is charged in the place of g's members to come: credits, and

@@ -36,8 +36,11 @@ type effects struct {
 	// protected are pods that a budget protects, kept those of them that were to
 	// go together with others.
 	protected, kept []string
-	reports         map[GangKey]GangReport
-	queues          map[string]QueueReport
+	// budgeted are pods of a budget that allows so many of them to go together.
+	budgeted []string
+	allowed  int
+	reports  map[GangKey]GangReport
+	queues   map[string]QueueReport
 }
 
 func (e *effects) Wake(pod ledger.Pod, _ uint64) { e.note(&e.woken, pod.Name) }
@@ -67,6 +70,18 @@ func (e *effects) EvictTogether(list []Eviction) {
 	all := &e.evicted
 	if slices.ContainsFunc(list, func(one Eviction) bool { return slices.Contains(e.protected, one.Pod.Name) }) {
 		all = &e.kept
+	}
+	var counted []string
+	for _, one := range list {
+		if slices.Contains(e.budgeted, one.Pod.Name) {
+			counted = append(counted, one.Pod.Name)
+		}
+	}
+	if len(counted) > e.allowed {
+		for _, name := range counted[e.allowed:] {
+			e.note(&e.kept, name)
+		}
+		return
 	}
 	for _, one := range list {
 		if all == &e.evicted || slices.Contains(e.protected, one.Pod.Name) {

@@ -116,6 +116,17 @@ func (l *line) tidy() {
 	}
 }
 
+// tidyLines drops gone pods of queues that no round comes to.
+func (s *state) tidyLines() {
+	for _, q := range s.queues {
+		for key, l := range q.lines {
+			if l.tidy(); len(l.pods) == 0 {
+				delete(q.lines, key)
+			}
+		}
+	}
+}
+
 // left says that a pod of the slice does not belong to it any more, which it
 // notes.
 func (l *line) left(e *pending) bool {
@@ -189,12 +200,9 @@ func (h *cursors) Pop() any {
 // addPods puts the waiting pods of a queue in its lane.
 func (l *lanes) addPods(q *queueState) {
 	at := l.of(q.name)
+	q.fresh = false // who comes from here on is served in the next round
 	for key, line := range q.lines {
-		line.tidy()
-		if line.live == 0 {
-			if len(line.pods) == 0 {
-				delete(q.lines, key)
-			}
+		if line.tidy(); line.live == 0 {
 			continue
 		}
 		if q.view != nil && q.view.WhenFull == v1alpha1.WhenFullExpose {

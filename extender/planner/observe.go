@@ -97,6 +97,7 @@ func (s *state) charge(log logr.Logger, pod *view.Pod, now time.Time) {
 		// Never a reason to release anything: the news may be older than our
 		// own Binding.
 		e := s.touch(pod, now)
+		s.heardOf(e, pod, now)
 		e.show(pod)
 		e.watched = true
 		if pod.Deleting && e.waiting {
@@ -197,8 +198,10 @@ func (s *state) allocate(log logr.Logger, pod *view.Pod, now time.Time) {
 	if s.ledger.Allocate(charges(*pod.Plan, pod)) {
 		s.displace(log, pod.Node, now)
 	}
+	if had {
+		s.moveFrom(before, now)
+	}
 	if had && before.Node != pod.Node {
-		s.gain(before.Node, now)
 		s.forgetSwap(before.Node, pod.UID)
 	}
 	if pod.Devices != nil {
@@ -276,6 +279,7 @@ func (s *state) sweep(now time.Time) {
 			s.stirGang(m.pod.UID)
 		}
 	}
+	s.tidyLines()
 	s.lapse(now)
 	s.sweepEfforts()
 	for uid := range s.expelled {

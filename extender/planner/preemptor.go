@@ -33,6 +33,8 @@ func (s *state) observeNomination(e *pending, now time.Time) {
 	switch n := s.preemptors[uid]; {
 	case e.pod.Nominated != "" && e.pod.Nominated == e.nominated:
 		// By ourselves: it had its turn and has its place.
+	case e.avoided[e.pod.Nominated]:
+		// By ourselves as well, and about to be taken back.
 	case e.pod.Nominated != "":
 		if n == nil || n.node != e.pod.Nominated {
 			s.preemptors[uid] = &preemptor{node: e.pod.Nominated}
@@ -46,6 +48,9 @@ func (s *state) observeNomination(e *pending, now time.Time) {
 // favour gives nominated pods what has become free on their nodes, before
 // anybody else is asked about.
 func (s *state) favour(now time.Time) {
+	if !s.p.Live() {
+		return // who is not known yet may have these GPUs, and the queue's quota
+	}
 	if !s.favourDue || len(s.preemptors) == 0 {
 		s.favourDue = false
 		return

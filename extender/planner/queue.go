@@ -73,9 +73,10 @@ func (p *Planner) ForgetNamespace(ctx context.Context, name string) {
 	p.event(ctx, func(_ logr.Logger, s *state, _ time.Time) { s.observeNamespace(name, nil) })
 }
 
-// EvictionRefused tells that a disruption budget does not let a pod go.
-func (p *Planner) EvictionRefused(ctx context.Context, uid types.UID) {
-	p.event(ctx, func(_ logr.Logger, s *state, now time.Time) { s.evictionRefused(uid, now) })
+// EvictionRefused tells that a disruption budget does not let pods go, which one
+// and why.
+func (p *Planner) EvictionRefused(ctx context.Context, why string, uids ...types.UID) {
+	p.event(ctx, func(_ logr.Logger, s *state, now time.Time) { s.evictionRefused(why, uids, now) })
 }
 
 func (s *state) observeQueue(v *view.Queue) {

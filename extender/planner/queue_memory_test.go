@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -65,5 +66,43 @@ func TestPodTakesTheGPUOnWhichItsQueueCanPayForIt(t *testing.T) {
 		w.create(pods...)
 		w.goOn(2 * time.Second)
 		w.wantBound("g", 2)
+	})
+}
+
+// Pods that went while nothing was free were kept until something was.
+func TestQueueForgetsPodsThatGoWhileTheyWait(t *testing.T) {
+	runQueues(t, 1, func(w *world) {
+		w.submit("default", 4, "100")
+		w.goOn(time.Second)
+		for range 3 {
+			w.submit("default", 20, "100")
+			w.goOn(time.Second)
+			for range 20 {
+				w.remove(w.pod(uidOf(w.waitingIn("default"))))
+				w.wantSound()
+			}
+		}
+		for range 4 {
+			w.endOne("default")
+		}
+		w.wantNone((*state).leftover)
+	})
+}
+
+// Sums of backlogs go up to the top, however many levels there are.
+func TestQueueBelowManyLevelsCountsInAll(t *testing.T) {
+	runQueues(t, 1, func(w *world) {
+		const levels = 100
+		above := ""
+		for i := range levels {
+			name := fmt.Sprint("level", i)
+			w.queue(aQueue(name, above, limited(0)))
+			above = name
+		}
+		w.create(queued(above, "p", "100"))
+		w.goOn(time.Second)
+		if n := w.status("level0").PendingGangs; n != 1 {
+			t.Errorf("%d wait below the top, want 1", n)
+		}
 	})
 }

@@ -3,9 +3,12 @@ package planner
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/tranche-dev/tranche/extender/internal/fixture"
 )
 
 // An admitted pod that lost its hold once held again and again by its own
@@ -94,5 +97,25 @@ func TestFilterMayBeAskedAgainBeforeBind(t *testing.T) {
 		if _, err := w.reserve(pod, "a"); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// A new leader that heard of a nominated pod first gave it the quota of one that
+// runs.
+func TestNominatedPodGetsNothingBeforeAllPodsAreKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kit{T: t, set: []func(o *Options){withQueues}}
+		k.start()
+		k.node("a", 2)
+		k.p.ObserveQueue(k.Context(), aQueue("q", "", limited(1)))
+		waits := open(queued("q", "waits", "100"))
+		waits.Status.NominatedNodeName = "a"
+		k.observe(waits)
+		k.observe(fixture.Bound(k, open(queued("q", "runs", "100")), "a", one(fixture.GPU("a", 1), 100)))
+		k.rebuilt()
+		k.after(2 * tick)
+		k.wantCharged("a", 0, 0, 0)
+		k.wantCharged("a", 1, 100, 0)
+		k.stop()
 	})
 }

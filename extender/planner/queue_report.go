@@ -113,10 +113,10 @@ func (s *state) backlogs() map[string]int32 {
 	return sum
 }
 
-// upward lists a queue and all above it.
+// upward lists a queue and all above it, each once if they are in a ring.
 func (s *state) upward(name string) []string {
 	var path []string
-	for name != "" && len(path) < mostLevels && !slices.Contains(path, name) {
+	for name != "" && !slices.Contains(path, name) {
 		path = append(path, name)
 		q := s.queues[name]
 		if q == nil || q.view == nil {
@@ -126,9 +126,6 @@ func (s *state) upward(name string) []string {
 	}
 	return path
 }
-
-// mostLevels bounds the way up.
-const mostLevels = 64
 
 func (s *state) queueStatus(q *queueState, basis *reportBasis, now time.Time) v1alpha1.QueueStatus {
 	u := &basis.usage

@@ -129,6 +129,10 @@ func (s *state) leftover() string {
 			count["stuck queues"]++
 		}
 	}
+	s.tidyLines()
+	for _, q := range s.queues {
+		count["lines"] += len(q.lines)
+	}
 	maps.DeleteFunc(count, func(_ string, n int) bool { return n == 0 })
 	if len(count) == 0 {
 		return ""

@@ -66,6 +66,9 @@ func queueStorm(t *testing.T, r func(n int) int, steps int) (placed, evicted int
 			if r(4) == 0 {
 				w.wantReported()
 			}
+			if r(4) == 0 {
+				w.wantSettled()
+			}
 		}
 		w.queue(aQueue("x-2", "x", limited(5), func(q *view.Queue) { q.Weight = 2 }))
 		w.goOnBy(2*time.Minute, time.Second)

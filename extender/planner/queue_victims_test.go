@@ -2,10 +2,12 @@ package planner
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func withoutNominations(o *Options) { o.Nominate = false }
@@ -115,7 +117,7 @@ func TestNobodyGoesForRoomThatABudgetKeepsHalfOf(t *testing.T) {
 		for range 3600 {
 			w.goOnBy(time.Second, time.Second)
 			for _, name := range w.effects.take(&w.effects.kept) {
-				w.p.EvictionRefused(w.Context(), uidOf(name))
+				w.p.EvictionRefused(w.Context(), "a budget", uidOf(name))
 				refusals++
 			}
 		}
@@ -127,6 +129,61 @@ func TestNobodyGoesForRoomThatABudgetKeepsHalfOf(t *testing.T) {
 		w.goOnBy(time.Hour, time.Second)
 		w.wantRunning("b", 1)
 	})
+}
+
+// goOnRefusing is goOnBy with an API server that tells which budget is in the way.
+func (w *world) goOnRefusing(d time.Duration, budget string) (refusals int) {
+	w.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		w.goOnBy(time.Second, time.Second)
+		var uids []types.UID
+		for _, name := range w.effects.take(&w.effects.kept) {
+			uids = append(uids, uidOf(name))
+		}
+		if len(uids) > 0 {
+			refusals++
+			w.p.EvictionRefused(w.Context(), budget, uids...)
+		}
+	}
+	return refusals
+}
+
+func TestOthersGoThanABudgetKeepsTogether(t *testing.T) {
+	for _, gang := range []bool{false, true} {
+		runQueues(t, 1, func(w *world) {
+			w.queue(aQueue("a", ""))
+			w.queue(aQueue("b", "", deserves(2)))
+			w.submit("a", 4, "100")
+			w.goOn(2 * time.Second)
+			w.effects.budgeted, w.effects.allowed = w.runningIn("a"), 1
+			claim := []*corev1.Pod{queued("b", "b", "2 GPU")}
+			if gang {
+				claim = inQueue("b", gangPods("g", 2, 2, "100")...)
+			}
+			w.create(claim...)
+			text := "PodDisruptionBudget demo/x allows 1 more disruption, 2 are needed"
+			if n := w.goOnRefusing(time.Minute, text); n == 0 || n > 4 || len(w.evicted) > 0 {
+				t.Errorf("%d refusals and %q evicted, want a few and nobody", n, w.evicted)
+			}
+			if gang {
+				if word, message := w.why("g"); !strings.Contains(message, text) {
+					t.Errorf("the gang was told %s: %s", word, message)
+				}
+			} else {
+				w.wantTold("b", "GPUUnavailable", text)
+			}
+			w.effects.budgeted = w.runningIn("a")[:2]
+			w.goOnRefusing(time.Hour, text)
+			if len(w.evicted) != 2 {
+				t.Errorf("evicted %q, want two", w.evicted)
+			}
+			for _, pod := range claim {
+				if w.pod(pod.UID).Spec.NodeName == "" {
+					t.Errorf("%s does not run", pod.Name)
+				}
+			}
+		})
+	}
 }
 
 // Victims went for a queue that had been stopped meanwhile.

@@ -213,6 +213,7 @@ func (r *round) reclaimFor(log logr.Logger, w *want, now time.Time) bool {
 	}
 	w.failures = 0
 	w.next = now
+	w.kept = ""
 	s.begin(log, w, result, now)
 	return true
 }
@@ -477,13 +478,15 @@ func (s *state) anyoneWent(r *reservation) bool {
 	return false
 }
 
-// evictionRefused leaves a pod alone that a disruption budget keeps: others must
+// evictionRefused leaves pods alone that a disruption budget keeps: others must
 // do.
-func (s *state) evictionRefused(uid types.UID, now time.Time) {
-	s.leaveAlone(uid, now)
+func (s *state) evictionRefused(why string, uids []types.UID, now time.Time) {
+	for _, uid := range uids {
+		s.leaveAlone(uid, now)
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.reservations)) {
 		r := s.reservations[id]
-		if r.victims[uid] == nil {
+		if !slices.ContainsFunc(uids, func(uid types.UID) bool { return r.victims[uid] != nil }) {
 			continue
 		}
 		if !s.anyoneWent(r) {
@@ -491,6 +494,7 @@ func (s *state) evictionRefused(uid types.UID, now time.Time) {
 		}
 		s.endReservation(id, now)
 		r.want.next = now
+		r.want.keep(s, why, uids)
 		r.want.stir(s)
 	}
 }

@@ -66,6 +66,9 @@ func (r *round) passBy(at *lane, now time.Time) {
 			continue
 		}
 		if !now.Before(e.quiet) {
+			if len(s.stubborn) > 0 {
+				shared = s.withBudget(h.want(), shared)
+			}
 			s.tellPod(e, shared, now)
 		}
 		at.advance(s)

@@ -2,6 +2,8 @@ package planner
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -92,7 +94,7 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		if !e.futile {
 			at.fail(s, i)
 		}
-		return why, nil
+		return s.withBudget(i.want(), why), nil
 	}
 	place, lacks := r.reservedSpot(e, request), Reason("")
 	if place == nil && s.reservations[podID(pod.UID)] != nil {
@@ -129,7 +131,7 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		}
 		why := s.noRoom(e, at.queue, lacks)
 		at.full[shape], at.futile[shape] = why, e.futile
-		return why, nil
+		return s.withBudget(i.want(), why), nil
 	}
 	s.setFutile(e, false)
 	if !s.admitHeld(r, e, place, now) {
@@ -152,7 +154,7 @@ func (r *round) reservedSpot(e *pending, request contract.Request) *gang.Place {
 			nodes = append(nodes, g)
 		}
 	}
-	places, short := gang.Plan(nodes, []gang.Member{r.s.single(e.pod, request)}, nil, opts)
+	places, short := gang.Plan(nodes, []gang.Member{r.s.single(e, request)}, nil, opts)
 	if short != nil {
 		return nil
 	}
@@ -179,6 +181,7 @@ func (s *state) admitHeld(r *round, e *pending, place *gang.Place, now time.Time
 	}
 	s.settleBooks()
 	s.keepFor(e, place.Node, pod.Needs)
+	e.given = place.Node
 	r.refresh(place.Node)
 	s.p.admitted.Store(pod.UID, &admitted{node: place.Node, only: s.modelsLimited(pod.UID)})
 	s.endWait(e)
@@ -313,6 +316,9 @@ func (s *state) shapeOf(e *pending) int {
 	if e.shapeID == 0 {
 		p := e.pod
 		text := gang.ShapeOf(p.Request, p.Needs, p.Constraints, placement.For(p.Request.Placement))
+		if len(e.avoided) > 0 {
+			text += fmt.Sprintf("|%q", slices.Sorted(maps.Keys(e.avoided)))
+		}
 		id := s.shapes[text]
 		if id == 0 {
 			if len(s.shapes) >= mostShapes {
@@ -337,8 +343,9 @@ func (s *state) forgetShapes() {
 }
 
 // single makes the one-member gang that a pod is.
-func (s *state) single(pod *view.Pod, request contract.Request) gang.Member {
+func (s *state) single(e *pending, request contract.Request) gang.Member {
+	pod := e.pod
 	return gang.Member{
-		Pod: ref(pod), Request: request, Policy: s.policyOf(pod), Needs: pod.Needs, Constraints: pod.Constraints,
+		Pod: ref(pod), Request: request, Policy: s.policyOf(pod), Needs: pod.Needs, Constraints: pod.Constraints, Avoid: e.avoided,
 	}
 }

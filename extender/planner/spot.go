@@ -42,6 +42,8 @@ type spots struct {
 	refusals tally
 	// disallowed says that a queue did not allow one of them.
 	disallowed bool
+	// seen is the length of the log of gains up to which nodes were looked at.
+	seen uint64
 }
 
 type candidate struct {
@@ -92,8 +94,11 @@ func (r *round) spot(e *pending, shapeID int, request contract.Request, allow fu
 		shape.queue = s.queueName(e.pod.UID)
 	}
 	at := r.spots[shape]
+	if at != nil && at.seen != s.gainsEnd() {
+		r.offerGained(at, e) // by what the round itself has given up
+	}
 	if at == nil {
-		at = &spots{query: placement.New(request, placement.Options{Policy: s.policyOf(e.pod), PerGPU: s.p.opts.Resources.PerGPU})}
+		at = &spots{seen: s.gainsEnd(), query: placement.New(request, placement.Options{Policy: s.policyOf(e.pod), PerGPU: s.p.opts.Resources.PerGPU})}
 		r.spots[shape] = at
 		nodes := r.nodes
 		if h := s.hopeless[shape]; h != nil {
@@ -147,12 +152,34 @@ func (r *round) spot(e *pending, shapeID int, request contract.Request, allow fu
 	if at.disallowed {
 		return nil, ""
 	}
-	s.hopeless[shape] = &hopeless{at: s.gainsEnd(), reason: at.refusals.best}
+	s.hopeless[shape] = &hopeless{at: at.seen, reason: at.refusals.best}
 	return nil, at.refusals.best
+}
+
+// offerGained looks again at nodes that have got more room since they were offered.
+func (r *round) offerGained(at *spots, e *pending) {
+	nodes := r.nodes
+	if gained, ok := r.s.gainedSince(at.seen); ok {
+		nodes = nodes[:0:0]
+		for _, name := range gained {
+			if g := r.byName[name]; g != nil {
+				nodes = append(nodes, g)
+			}
+		}
+	}
+	at.seen = r.s.gainsEnd()
+	for _, g := range nodes {
+		at.offer(g, e)
+	}
+	heap.Init(&at.heap)
 }
 
 // offer adds a node if it takes the shape of e.
 func (at *spots) offer(g *gang.Node, e *pending) {
+	if e.avoided[g.Name] {
+		at.refusals.add(NotOffered)
+		return
+	}
 	score, reason := at.query.Score(g.GPUs)
 	if !final(reason) {
 		// What the node would do for the pod counts only if the pod may go there.

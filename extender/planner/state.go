@@ -127,7 +127,7 @@ type state struct {
 	// woken are the pending pods that were woken and have not answered.
 	woken map[types.UID]*pending
 	// nextQuiet is when the first of those that are left alone may be served
-	// again, zero if there are none.
+	// again, or a node that was left out for one be tried, zero if there are none.
 	nextQuiet time.Time
 	// nextSweep is when housekeeping is due.
 	nextSweep time.Time
@@ -175,6 +175,13 @@ type pending struct {
 	futile, exposed bool
 	// nominated is the node that a round has nominated it to, empty if none has.
 	nominated string
+	// given is the node where a round has held GPUs for it, empty if none has or
+	// the hold is over.
+	given string
+	// avoid are nodes that the scheduler has refused where they were given, avoided
+	// those that are left out now.
+	avoid   map[string]*effort
+	avoided map[string]bool
 	// kept is what its hold keeps of a node besides GPUs, nil if nothing.
 	kept *kept
 	// item is its place in the lane of a round.
@@ -235,6 +242,7 @@ func (s *state) tick(log logr.Logger, now time.Time) {
 		s.p.admitted.Delete(r.Pod.UID)
 		if e := s.pending[r.Pod.UID]; e != nil {
 			s.unkeepFor(e)
+			e.given = ""
 			if e.nominated != "" {
 				s.p.effects.Withdraw(r.Pod) // it did not come
 				e.nominated = ""
@@ -298,8 +306,8 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 		// between placement and ledger; the ledger is the careful one.
 		return placement.NotTogether
 	}
-	if held && before.Node != node {
-		s.gain(before.Node, now)
+	if held {
+		s.moveFrom(before, now)
 	}
 	if e := s.pending[pod.UID]; e != nil && e.kept != nil && e.kept.node != node {
 		s.keepFor(e, node, pod.Needs)
@@ -316,6 +324,7 @@ func (s *state) release(uid types.UID, now time.Time) {
 	s.p.admitted.Delete(uid)
 	if e := s.pending[uid]; e != nil {
 		s.unkeepFor(e)
+		e.given = ""
 	}
 	if m := s.members[uid]; m != nil {
 		s.clearPlace(m)

@@ -60,7 +60,11 @@ func (s *state) chargeUnplanned(log logr.Logger, u *unplanned, now time.Time) {
 		return
 	}
 	u.charged = true
+	before, had := s.ledger.Get(u.pod.UID)
 	s.ledger.Allocate(charges(plan, u.pod))
+	if had {
+		s.moveFrom(before, now)
+	}
 	s.displace(log, u.pod.Node, now)
 }
 

@@ -23,14 +23,28 @@ const (
 // refused notes that no node of a Filter call took pod. offered are the nodes
 // asked about, at the ledger's version seen.
 func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uint64, now time.Time) {
-	if reason == Deleting || reason == Decided {
+	if reason == Deleting {
 		return // nothing to wait for
+	}
+	elsewhere := false
+	if e := s.pending[pod.UID]; e != nil {
+		s.offeredAgain(e, offered, now)
+		elsewhere = s.refusesGiven(e, pod, offered)
+	}
+	if reason == Decided {
+		if !elsewhere {
+			return
+		}
+		reason = NotOffered // it was to be there and nowhere else
 	}
 	e := s.touch(pod, now)
 	e.show(pod)
 	if s.counted[pod.UID] == nil {
 		s.count(pod) // the watch is behind: of no queue it would heed no limit
 		s.book(pod.UID)
+	}
+	if elsewhere {
+		s.tryElsewhere(e, offered, now)
 	}
 	if !e.waiting {
 		e.waiting, e.since = true, now
@@ -204,10 +218,10 @@ func (s *state) noRoom(e *pending, name string, r Reason) *reason {
 	e.reason = r
 	s.waitingChanged = s.waitingChanged || e.waiting
 	why := &reason{word: eventUnavailable, message: Message(r)}
-	if final(r) || !s.divides(name) {
-		return why
+	if !final(r) && s.divides(name) {
+		why.message = strings.TrimSuffix(why.message, ".") + s.standingText(name, "the pod", s.wants(e.pod.UID))
 	}
-	why.message = strings.TrimSuffix(why.message, ".") + s.standingText(name, "the pod", s.wants(e.pod.UID))
+	why.message = strings.TrimSuffix(why.message, ".") + e.avoidedText()
 	return why
 }
 
@@ -231,6 +245,9 @@ func (s *state) standingText(name, who string, ask queue.Amounts) string {
 
 // settle notes that the pod got a place on node, at least for now.
 func (e *pending) settle(s *state, node string, now time.Time) {
+	if e.given != node {
+		e.given = "" // the scheduler prefers another
+	}
 	if e.waiting {
 		e.waiting = false
 		s.waitingChanged = true

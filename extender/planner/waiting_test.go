@@ -148,6 +148,29 @@ func TestWakesWhenRoomAppears(t *testing.T) {
 	}
 }
 
+// A hold that is planned anew may move to another GPU of its node.
+func TestWakesWhenAHoldMovesWithinItsNode(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 2)
+		first := fixture.Bound(k, fixture.Pod("first", "60"), "a", one(fixture.GPU("a", 0), 60))
+		k.observe(first)
+		holder := fixture.Pod("holder", "50")
+		k.filter(holder, "a")
+		k.wantCharged("a", 1, 0, 50)
+		k.gone(first)
+		k.observe(fixture.Bound(k, fixture.Pod("second", "50"), "a", one(fixture.GPU("a", 0), 50)))
+		k.filter(fixture.Pod("p", "100"), "a")
+		if got := k.woken(); got != nil {
+			k.Errorf("woken without reason: %v", got)
+		}
+		k.filter(holder, "a")
+		k.wantCharged("a", 0, 50, 50)
+		if diff := cmp.Diff([]string{"p"}, k.woken()); diff != "" {
+			k.Errorf("woken (-want +got):\n%s", diff)
+		}
+	})
+}
+
 func TestWakesWhoWasRefusedByAnOldSnapshot(t *testing.T) {
 	run(t, func(k *kit) {
 		k.node("a", 1)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/ledger"
 )
 
 const (
@@ -33,6 +34,15 @@ func (s *state) gain(node string, now time.Time) {
 	s.favourDue, s.topUpDue = true, true
 	s.logGain(node)
 	s.recent[node] = gain{s.ledger.Version(), now}
+}
+
+// moveFrom notes what a pod has left behind of what it had before: another node,
+// or other GPUs of the same.
+func (s *state) moveFrom(before *ledger.Record, now time.Time) {
+	after, ok := s.ledger.Get(before.Pod.UID)
+	if !ok || after.Node != before.Node || slices.ContainsFunc(before.Charges, func(c ledger.Charge) bool { return after.On(c.GPU) < c.Shares }) {
+		s.gain(before.Node, now)
+	}
 }
 
 // missed looks again at the nodes that got room after the ledger's version
@@ -69,29 +79,46 @@ func (s *state) answered(e *pending) {
 // inVain leaves a pod alone for a while and gives the room to others.
 func (s *state) inVain(e *pending, now time.Time) {
 	e.vain++
-	e.quiet = now.Add(min(quietAfter<<min(e.vain-1, 10), quietMost))
-	if s.nextQuiet.IsZero() || e.quiet.Before(s.nextQuiet) {
-		s.nextQuiet = e.quiet
-	}
+	s.leaveBe(e, now)
 	s.gain(e.wokenFor, now)
+}
+
+// leaveBe leaves a pod alone, the longer the more often it was woken in vain.
+func (s *state) leaveBe(e *pending, now time.Time) {
+	e.quiet = now.Add(min(quietAfter<<min(e.vain-1, 10), quietMost))
+	s.dueAt(e.quiet)
+}
+
+// dueAt has waiting pods served again at a time.
+func (s *state) dueAt(t time.Time) {
+	if s.nextQuiet.IsZero() || t.Before(s.nextQuiet) {
+		s.nextQuiet = t
+	}
 }
 
 // settleWoken gives up on pods that were woken and did not come, and has those
 // served again that were left alone long enough.
 func (s *state) settleWoken(now time.Time) {
 	for uid, e := range s.woken {
-		if now.Sub(e.woken) >= answerWithin {
-			s.inVain(e, now)
-			s.answered(e)
-			s.release(uid, now)
+		if now.Sub(e.woken) < answerWithin {
+			continue
 		}
+		if len(e.avoid) > 0 && e.pod.Unschedulable && s.holdsGiven(e) {
+			// A refusal in the very words of the one before is not written again.
+			s.refusedOutright(e, now)
+			continue
+		}
+		s.inVain(e, now)
+		s.answered(e)
+		s.release(uid, now)
 	}
 	if !s.nextQuiet.IsZero() && !now.Before(s.nextQuiet) {
 		s.nextQuiet = time.Time{}
 		for _, e := range s.pending {
-			if now.Before(e.quiet) && (s.nextQuiet.IsZero() || e.quiet.Before(s.nextQuiet)) {
-				s.nextQuiet = e.quiet
+			if now.Before(e.quiet) {
+				s.dueAt(e.quiet)
 			}
+			s.reviewAvoided(e, now)
 		}
 		s.newcomers, s.gangsDirty = true, true
 	}

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -33,6 +34,10 @@ type want struct {
 	rests time.Time
 	// limitedBy is the queue whose limit keeps it out, empty if none does.
 	limitedBy string
+	// kept says which disruption budget kept the last victims, until when these
+	// are left alone.
+	kept      string
+	keptUntil time.Time
 	// members are those whose places are wanted.
 	members []*member
 }
@@ -92,6 +97,31 @@ func (w *want) stir(s *state) {
 	w.gang.dirty, w.gang.tried = true, 0
 }
 
+// keep notes that a budget has kept the victims of w, and has that told.
+func (w *want) keep(s *state, why string, uids []types.UID) {
+	w.kept, w.keptUntil = why, time.Time{}
+	for _, uid := range uids {
+		if e := s.stubborn[uid]; e != nil && e.until.After(w.keptUntil) {
+			w.keptUntil = e.until
+		}
+	}
+	if w.pod != nil {
+		w.pod.told = ""
+	}
+}
+
+// withBudget adds to a reason for which there is no room which budget is in the
+// way of making some.
+func (s *state) withBudget(id string, why *reason) *reason {
+	w := s.wanting[id]
+	if w == nil || w.kept == "" || !s.p.opts.Clock.Now().Before(w.keptUntil) {
+		return why
+	}
+	more := *why
+	more.message = strings.TrimSuffix(more.message, ".") + ". Nobody was evicted for it: " + w.kept
+	return &more
+}
+
 // seek returns the pods that want places.
 func (w *want) seek(s *state, now time.Time) ([]gang.Member, *gang.Topology) {
 	w.members = nil
@@ -100,7 +130,7 @@ func (w *want) seek(s *state, now time.Time) ([]gang.Member, *gang.Topology) {
 		if !some {
 			return nil, nil
 		}
-		return []gang.Member{s.single(w.pod.pod, request)}, nil
+		return []gang.Member{s.single(w.pod, request)}, nil
 	}
 	t := s.stand(w.gang)
 	need := t.need()

@@ -30,8 +30,6 @@ type Member struct {
 	// Running, Ready and Succeeded are what the kubelet reports; a member that
 	// has Succeeded has also ended.
 	Running, Ready, Succeeded bool
-	// Refusal is the scheduler's message if it found no node, empty otherwise.
-	Refusal string
 	// Nominated is the node in the pod's status, before it is bound.
 	Nominated string
 }
@@ -58,11 +56,6 @@ func memberOf(pod *corev1.Pod) (*Member, error) {
 		return m, nil
 	}
 	m.Gated, m.ForeignGates = gatesOf(pod)
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			m.Refusal = c.Message
-		}
-	}
 	m.Nominated = pod.Status.NominatedNodeName
 	return m, nil
 }
@@ -76,7 +69,7 @@ func sameMember(a, b *Member) bool {
 	return a.Gang == b.Gang && a.Native == b.Native && a.MinCount == b.MinCount && a.Gated == b.Gated &&
 		slices.Equal(a.ForeignGates, b.ForeignGates) && a.Queue == b.Queue && a.Priority == b.Priority &&
 		a.Running == b.Running && a.Ready == b.Ready && a.Succeeded == b.Succeeded &&
-		a.Refusal == b.Refusal && a.Nominated == b.Nominated
+		a.Nominated == b.Nominated
 }
 
 // Usage is what a bound pod, with or without GPUs, requests of its node.

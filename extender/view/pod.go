@@ -31,6 +31,9 @@ type Pod struct {
 	// Unschedulable says that the scheduler found no node. If it refused all of
 	// them before it asked the extender, nobody else tells of it.
 	Unschedulable bool
+	// Refusal is what the scheduler said then, empty if it found a node or has
+	// not tried.
+	Refusal string
 	// Grace is how long its containers may go on after a kubelet was told to
 	// end them.
 	Grace time.Duration
@@ -116,7 +119,9 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 	} else if !p.Ended {
 		p.Started = startedAt(pod)
 	}
-	p.Unschedulable = p.Node == "" && unschedulable(&pod.Status)
+	if p.Node == "" {
+		p.Unschedulable, p.Refusal = unschedulable(&pod.Status)
+	}
 	p.UsesGPU = contract.UsesGPU(&pod.Spec, res)
 	req, err := contract.ParsePod(pod, res)
 	if err != nil {
@@ -160,13 +165,15 @@ func ended(status *corev1.PodStatus) bool {
 	return true
 }
 
-func unschedulable(status *corev1.PodStatus) bool {
+// unschedulable says whether the scheduler found no node, and its words.
+func unschedulable(status *corev1.PodStatus) (yes bool, message string) {
 	for i := range status.Conditions {
-		if c := &status.Conditions[i]; c.Type == corev1.PodScheduled {
-			return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+		c := &status.Conditions[i]
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return true, c.Message
 		}
 	}
-	return false
+	return false, ""
 }
 
 // graceOf is what a kubelet gives the pod's containers: what the deletion
@@ -269,7 +276,7 @@ func (p *Pod) SameDecision(o *Pod) bool {
 	if p.Queue != o.Queue || p.Gated != o.Gated || !slices.Equal(p.ForeignGates, o.ForeignGates) || !p.Started.Equal(o.Started) || p.MilliCPU != o.MilliCPU || p.Memory != o.Memory {
 		return false
 	}
-	if p.UID != o.UID || p.Node != o.Node || p.Deleting != o.Deleting || p.Ended != o.Ended || p.Unschedulable != o.Unschedulable || p.Nominated != o.Nominated || p.Problem != o.Problem || p.PlanProblem != o.PlanProblem {
+	if p.UID != o.UID || p.Node != o.Node || p.Deleting != o.Deleting || p.Ended != o.Ended || p.Unschedulable != o.Unschedulable || p.Refusal != o.Refusal || p.Nominated != o.Nominated || p.Problem != o.Problem || p.PlanProblem != o.PlanProblem {
 		return false
 	}
 	if p.Constraints.Key() != o.Constraints.Key() || !p.Needs.Equal(o.Needs) {

@@ -103,7 +103,7 @@ func TestRightsAreTheseAndNoOthers(t *testing.T) {
 	want := map[string][]string{
 		"tranche-extender": slices.Concat(
 			write("/events", "create", "patch"), read("/nodes", "/pods", "/namespaces"), write("/pods", "patch"), write("/pods/binding", "create"),
-			write("/pods/status", "patch"), write("/pods/eviction", "create"),
+			write("/pods/status", "patch"), write("/pods/eviction", "create"), write("policy/poddisruptionbudgets", "list"),
 			read("tranche.dev/gangs", "scheduling.k8s.io/podgroups"), write("tranche.dev/gangs", "create", "update", "patch", "delete"),
 			write("tranche.dev/gangs/status", "update", "patch"),
 			read("tranche.dev/queues"), write("tranche.dev/queues", "patch"), write("tranche.dev/queues/status", "patch"),
