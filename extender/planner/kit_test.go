@@ -71,14 +71,17 @@ func (e *effects) EvictTogether(list []Eviction) {
 	if slices.ContainsFunc(list, func(one Eviction) bool { return slices.Contains(e.protected, one.Pod.Name) }) {
 		all = &e.kept
 	}
+	e.mu.Lock()
+	budgeted, allowed := e.budgeted, e.allowed
+	e.mu.Unlock()
 	var counted []string
 	for _, one := range list {
-		if slices.Contains(e.budgeted, one.Pod.Name) {
+		if slices.Contains(budgeted, one.Pod.Name) {
 			counted = append(counted, one.Pod.Name)
 		}
 	}
-	if len(counted) > e.allowed {
-		for _, name := range counted[e.allowed:] {
+	if len(counted) > allowed {
+		for _, name := range counted[allowed:] {
 			e.note(&e.kept, name)
 		}
 		return
@@ -88,6 +91,13 @@ func (e *effects) EvictTogether(list []Eviction) {
 			e.note(all, one.Pod.Name)
 		}
 	}
+}
+
+// budget makes a budget for pods, of which so many may go together.
+func (e *effects) budget(pods []string, allowed int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.budgeted, e.allowed = pods, allowed
 }
 func (e *effects) Spare(pod ledger.Pod) { e.note(&e.spared, pod.Name) }
 func (e *effects) ReportQueue(r QueueReport) {

@@ -155,7 +155,7 @@ func TestOthersGoThanABudgetKeepsTogether(t *testing.T) {
 			w.queue(aQueue("b", "", deserves(2)))
 			w.submit("a", 4, "100")
 			w.goOn(2 * time.Second)
-			w.effects.budgeted, w.effects.allowed = w.runningIn("a"), 1
+			w.effects.budget(w.runningIn("a"), 1)
 			claim := []*corev1.Pod{queued("b", "b", "2 GPU")}
 			if gang {
 				claim = inQueue("b", gangPods("g", 2, 2, "100")...)
@@ -172,7 +172,7 @@ func TestOthersGoThanABudgetKeepsTogether(t *testing.T) {
 			} else {
 				w.wantTold("b", "GPUUnavailable", text)
 			}
-			w.effects.budgeted = w.runningIn("a")[:2]
+			w.effects.budget(w.runningIn("a")[:2], 1)
 			w.goOnRefusing(time.Hour, text)
 			if len(w.evicted) != 2 {
 				t.Errorf("evicted %q, want two", w.evicted)
