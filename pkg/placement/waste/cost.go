@@ -89,9 +89,9 @@ func (t *Tables) Terms(s *State, take Take) Terms {
 }
 
 // seen says whether the class is among those of gpus. Nearly always all GPUs of a
-// node are alike, and the last one tells.
+// node are alike, and the first one tells.
 func seen(gpus []ledger.GPUView, class *ledger.Class) bool {
-	for i := len(gpus) - 1; i >= 0; i-- {
+	for i := range gpus {
 		if gpus[i].Class == class {
 			return true
 		}
