@@ -8,7 +8,7 @@ SHELL := bash
 # VERSION goes into the binaries and names the images.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 BIN := bin
-PROGRAMS := tranche-extender tranche-webhook tranche-nodeplugin
+PROGRAMS := tranche-extender tranche-webhook tranche-nodeplugin kubectl-tranche
 LDFLAGS := -s -w -X github.com/tranche-dev/tranche/pkg/program.version=$(VERSION)
 
 # Tools run at the versions that their own modules pin. golangci-lint has one
@@ -34,7 +34,7 @@ help: ## Print this list
 
 .PHONY: build
 build: packages ## Build all programs into bin/
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/tranche-extender ./cmd/tranche-webhook
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/tranche-extender ./cmd/tranche-webhook ./cmd/kubectl-tranche
 	# NVML is a C library, so this one needs cgo.
 	CGO_ENABLED=1 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/tranche-nodeplugin
 
