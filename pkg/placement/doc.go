@@ -21,5 +21,12 @@
 // best-fit order. Pods with one GPU container, and practically all with up to
 // eight, are decided exactly.
 //
+// # Policies
+//
+// A Policy sees the GPUs of a node with what is free on each, before and after. Binpack and
+// Spread go by that alone; LeastWaste also by the node's processors, which the
+// caller tells (ScoreIn, PlanIn, Options.MilliCPU), and by what other pods ask
+// for, which package waste has learned.
+//
 // Everything here is pure.
 package placement

@@ -44,12 +44,11 @@ func openb(t *testing.T, workload string) (*simulate.Cluster, []simulate.Pod) {
 	return c, list
 }
 
-// mean replays the workload with five seeds, first and those after it, and returns
+// mean replays the workload with some seeds, first and those after it, and returns
 // what is allocated at 100 and 130 %.
 func mean(t *testing.T, workload string, first int64, chooser func(*simulate.Cluster, []simulate.Pod) simulate.Chooser) (at100, at130 float64) {
 	t.Helper()
 	c, pods := openb(t, workload)
-	const seeds = 5
 	results := make([][2]float64, seeds)
 	var wait sync.WaitGroup
 	for i := range results {
@@ -154,6 +153,7 @@ func TestLeastWasteFillsMoreThanFGD(t *testing.T) {
 		{"cpu100", 95.16, 95.31},
 	}
 	var gain100, gain130 float64
+	replayed := 0
 	for _, tc := range cases {
 		t.Run(tc.workload, func(t *testing.T) {
 			at100, at130 := mean(t, tc.workload, 47, learning)
@@ -166,10 +166,11 @@ func TestLeastWasteFillsMoreThanFGD(t *testing.T) {
 			}
 			gain100 += (at100 - tc.fgd100) / float64(len(cases))
 			gain130 += (at130 - tc.fgd130) / float64(len(cases))
+			replayed++
 		})
 	}
-	if os.Getenv("TRANCHE_OPENB") == "" {
-		return // every part was skipped, and has said so
+	if replayed < len(cases) {
+		return // the parts have said why
 	}
 	t.Logf("gain %.2f at 100 %%, %.2f at 130 %%", gain100, gain130)
 	if gain100 < 0.8 || gain130 < 0.7 {

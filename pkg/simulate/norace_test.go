@@ -1,0 +1,6 @@
+//go:build !race
+
+package simulate_test
+
+// seeds is the number of replays that a mean is of.
+const seeds = 5

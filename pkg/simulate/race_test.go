@@ -1,0 +1,7 @@
+//go:build race
+
+package simulate_test
+
+// seeds is 1 with the race detector, which makes replays ten times as slow and
+// finds nothing in code without goroutines.
+const seeds = 1
