@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -113,7 +114,7 @@ func NewOptions() *Options {
 		HoldTimeout:        15 * time.Second,
 		BindTimeout:        2 * time.Second,
 		ShutdownTimeout:    27 * time.Second,
-		Placement:          string(contract.PlacementBinpack),
+		Placement:          string(contract.PlacementLeastWaste),
 		KubeAPIQPS:         500,
 		KubeAPIBurst:       1000,
 		EventQPS:           100,
@@ -160,7 +161,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.HoldTimeout, "hold-timeout", o.HoldTimeout, "how long GPU shares are kept for a pod between Filter and Bind")
 	fs.DurationVar(&o.BindTimeout, "bind-timeout", o.BindTimeout, "limit of each of the at most two API calls of a bind")
 	fs.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", o.ShutdownTimeout, "how long calls may go on after SIGTERM; more than gang-bind-timeout and twice bind-timeout, and less than the pod's grace period")
-	fs.StringVar(&o.Placement, "placement", o.Placement, "binpack or spread, for pods without a wish of their own")
+	fs.StringVar(&o.Placement, "placement", o.Placement, "least-waste, binpack or spread, for pods without a wish of their own")
 
 	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", o.KubeAPIQPS, "requests per second to the API server")
 	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", o.KubeAPIBurst, "requests to the API server that may be made at once")
@@ -209,7 +210,7 @@ func (o *Options) Validate() error {
 	check(o.HoldTimeout >= time.Second, "--hold-timeout: %v; write at least 1s", o.HoldTimeout)
 	check(o.BindTimeout >= time.Second, "--bind-timeout: %v; write at least 1s", o.BindTimeout)
 	check(o.ShutdownTimeout > 0, "--shutdown-timeout: %v; write a time above 0", o.ShutdownTimeout)
-	check(o.Placement == string(contract.PlacementBinpack) || o.Placement == string(contract.PlacementSpread), "--placement: %q; write binpack or spread", o.Placement)
+	check(slices.Contains(contract.Placements(), contract.Placement(o.Placement)), "--placement: %q; write %s", o.Placement, contract.PlacementWords)
 	check(o.KubeAPIQPS > 0 && o.KubeAPIBurst > 0, "--kube-api-qps and --kube-api-burst must be above 0")
 	check(o.EventQPS > 0 && o.RetryQPS > 0, "--event-qps and --retry-qps must be above 0")
 	check(o.DefaultQueue == "" || len(validation.IsDNS1123Subdomain(o.DefaultQueue))+len(validation.IsValidLabelValue(o.DefaultQueue)) == 0, "--default-queue: %q is not a queue's name", o.DefaultQueue)

@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/tranche-dev/tranche/cli"
+	"github.com/tranche-dev/tranche/cmd/kubectl-tranche/cli"
 )
 
 func main() { os.Exit(cli.Run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -47,6 +48,8 @@ type nodeState struct {
 	view *view.Node
 	// used is what bound pods request, kept what places of members keep.
 	used, kept gang.Resources
+	// room is what readers see of it, nil before there is a view.
+	room *atomic.Int64
 }
 
 func (s *state) nodeOf(name string) *nodeState {
@@ -65,6 +68,8 @@ func (s *state) forgetNode(name string) {
 		return
 	}
 	n.view = nil
+	s.p.rooms.Delete(name)
+	n.room = nil
 	if n.used.Equal(gang.Resources{}) && n.kept.Equal(gang.Resources{}) {
 		delete(s.nodes, name)
 	}
@@ -78,6 +83,7 @@ func (s *state) observeUsage(uid types.UID, after *view.Usage) {
 	if before != nil {
 		n := s.nodeOf(before.Node)
 		n.used = n.used.Sub(before.Needs)
+		s.tellRoom(before.Node, n)
 		delete(s.usage, uid)
 		s.capacity++
 		s.logGain(before.Node)
@@ -88,6 +94,7 @@ func (s *state) observeUsage(uid types.UID, after *view.Usage) {
 	if after != nil {
 		n := s.nodeOf(after.Node)
 		n.used = n.used.Add(after.Needs)
+		s.tellRoom(after.Node, n)
 		s.usage[uid] = after
 	}
 }

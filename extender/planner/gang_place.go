@@ -65,6 +65,7 @@ func (g *gangState) pacify() {
 func (s *state) keep(m *member) {
 	if n := s.nodes[m.place.Node]; n != nil {
 		n.kept = n.kept.Add(m.needs)
+		s.tellRoom(m.place.Node, n)
 		s.moved[m.place.Node] = true
 	}
 }
@@ -72,6 +73,7 @@ func (s *state) keep(m *member) {
 func (s *state) unkeep(m *member) {
 	if n := s.nodes[m.place.Node]; n != nil {
 		n.kept = n.kept.Sub(m.needs)
+		s.tellRoom(m.place.Node, n)
 		s.moved[m.place.Node] = true
 	}
 }

@@ -28,6 +28,8 @@ type round struct {
 	// be handed to the scheduler when the round is over.
 	spots      map[spotKey]*spots
 	admissions []Admission
+	// changes are the nodes that have changed since nodes was made, in turn.
+	changes []string
 	// lowest is the lowest priority that runs in each queue, nil before it is
 	// asked for.
 	lowest map[string]int32
@@ -78,6 +80,7 @@ func (r *round) prepare() {
 		r.refresh(name)
 	}
 	slices.SortFunc(r.nodes, func(a, b *gang.Node) int { return strings.Compare(a.Name, b.Name) })
+	r.changes = nil
 }
 
 // refresh brings a node up to date.
@@ -86,6 +89,7 @@ func (r *round) refresh(name string) {
 		g.Allocatable = n.view.Allocatable
 		g.Free = n.view.Allocatable.Sub(n.used).Sub(n.kept)
 		g.GPUs = r.s.ledger.Node(name)
+		r.changes = append(r.changes, name)
 	}
 }
 

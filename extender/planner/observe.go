@@ -64,6 +64,7 @@ func (p *Planner) event(ctx context.Context, f func(log logr.Logger, s *state, n
 
 func (s *state) observe(log logr.Logger, pod *view.Pod, now time.Time) {
 	if !pod.Ended {
+		s.learn(pod)
 		s.count(pod)
 	}
 	s.charge(log, pod, now)
@@ -153,6 +154,7 @@ func (s *state) settleLingering(now time.Time) {
 // forget ends everything about a pod.
 func (s *state) forget(uid types.UID, now time.Time) {
 	delete(s.lingering, uid)
+	delete(s.learned, uid)
 	s.release(uid, now)
 	s.unpend(uid, now)
 	s.p.parsed.Remove(uid)
@@ -210,7 +212,9 @@ func (s *state) allocate(log logr.Logger, pod *view.Pod, now time.Time) {
 }
 
 func (s *state) observeNode(log logr.Logger, node *view.Node, now time.Time) {
-	s.nodeOf(node.Name).view = node
+	n := s.nodeOf(node.Name)
+	n.view = node
+	s.tellRoom(node.Name, n)
 	s.inventories++
 	s.capacity++
 	clear(s.hopeless) // what nodes lacked may be another reason now

@@ -19,6 +19,7 @@ import (
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/ledger"
 	"github.com/tranche-dev/tranche/pkg/placement"
+	"github.com/tranche-dev/tranche/pkg/placement/waste"
 )
 
 // Options are the planner's settings.
@@ -88,6 +89,13 @@ type Planner struct {
 	// gates are what Filter knows of queues, nil before anything is.
 	gates atomic.Pointer[gates]
 
+	// leastWaste is the policy of that name, by what has been learned. Only the
+	// owner writes.
+	leastWaste atomic.Pointer[placement.Policy]
+	// rooms has the free processors of nodes, in thousandths (*atomic.Int64 by
+	// name), for policies to go by. Only the owner writes.
+	rooms sync.Map
+
 	// queueGauges are the queues' sums for metrics and State, nil before there are
 	// any.
 	queueGauges atomic.Pointer[[]QueueState]
@@ -124,6 +132,7 @@ func New(opts Options, m *metrics.Metrics, effects Effects) (*Planner, error) {
 		commands: make(chan command, commandBatch),
 		stopped:  make(chan struct{}),
 	}
+	p.setTables(waste.NewTables(nil, waste.Cluster{}))
 	p.snapshot.Store(&Snapshot{Ledger: ledger.New().Snapshot()})
 	return p, nil
 }
@@ -184,6 +193,7 @@ func (p *Planner) finish(ctx context.Context, s *state, timed bool) {
 	s.planRound(log, p.opts.Clock.Now(), timed)
 	s.settleBooks()
 	s.reportQueues(p.opts.Clock.Now())
+	s.learnt(p.opts.Clock.Now())
 	p.publish(s)
 	p.publishGates(s, p.opts.Clock.Now())
 }
@@ -244,21 +254,28 @@ func (p *Planner) view(pod *corev1.Pod) *view.Pod {
 // query prepares the question whether and how pod fits.
 func (p *Planner) query(pod *view.Pod) *placement.Query {
 	return placement.New(pod.Request, placement.Options{
-		Policy: p.policy(pod), Without: pod.UID, PerGPU: p.opts.Resources.PerGPU,
+		Policy: p.policy(pod), Without: pod.UID, PerGPU: p.opts.Resources.PerGPU, MilliCPU: pod.Needs.MilliCPU,
 	})
 }
 
 // policy is the one that applies to pod: its own, else its queue's.
 func (p *Planner) policy(pod *view.Pod) placement.Policy {
 	if pod.Request.Placement != "" {
-		return placement.For(pod.Request.Placement)
+		return p.policyNamed(pod.Request.Placement)
 	}
 	if g := p.gates.Load(); g != nil {
 		if own := g.placements[pod.Queue]; own != "" {
-			return placement.For(own)
+			return p.policyNamed(own)
 		}
 	}
-	return placement.For(p.opts.Placement)
+	return p.policyNamed(p.opts.Placement)
+}
+
+func (p *Planner) policyNamed(name contract.Placement) placement.Policy {
+	if name == contract.PlacementLeastWaste {
+		return *p.leastWaste.Load()
+	}
+	return placement.For(name)
 }
 
 // ref is the ledger's name for pod.

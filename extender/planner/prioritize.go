@@ -36,7 +36,7 @@ func (p *Planner) Prioritize(ctx context.Context, pod *corev1.Pod, nodes []strin
 	scores := make([]int64, 0, len(nodes))
 	at := make([]int, 0, len(nodes))
 	for i, name := range nodes {
-		if score, reason := query.Score(snapshot.Ledger.Node(name)); reason == "" {
+		if score, reason := query.ScoreIn(snapshot.Ledger.Node(name), p.room(name)); reason == "" {
 			fits, scores, at = append(fits, name), append(scores, score), append(at, i)
 		}
 	}

@@ -282,7 +282,7 @@ func (s *state) perGPU() units.Shares { return s.p.opts.Resources.PerGPU }
 func (s *state) policyOf(pod *view.Pod) placement.Policy {
 	if pod.Request.Placement == "" {
 		if q := s.queues[s.queueName(pod.UID)]; q != nil && q.view != nil && q.view.Placement != "" {
-			return placement.For(q.view.Placement)
+			return s.p.policyNamed(q.view.Placement)
 		}
 	}
 	return s.p.policy(pod)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tranche-dev/tranche/pkg/gang"
+	"github.com/tranche-dev/tranche/pkg/placement"
 	"github.com/tranche-dev/tranche/pkg/queue"
 )
 
@@ -102,6 +103,12 @@ func (s *state) unsound() string {
 	for name, n := range s.nodes {
 		if !n.kept.Equal(kept[name]) {
 			return fmt.Sprintf("node %s keeps %v, its holds %v", name, n.kept, kept[name])
+		}
+		if n.view == nil {
+			continue
+		}
+		if free := n.view.Allocatable.Sub(n.used).Sub(n.kept).MilliCPU; s.p.room(name) != placement.CPU(free) {
+			return fmt.Sprintf("node %s has %d of its processors free, readers see %v", name, free, s.p.room(name))
 		}
 	}
 	return ""

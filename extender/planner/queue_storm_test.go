@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/contract"
 )
 
 // queueStorm lets pods and gangs of five queues come and go at random on three
@@ -81,6 +82,8 @@ func queueStorm(t *testing.T, r func(n int) int, steps int) (placed, evicted int
 		w.wantSound()
 		placed, evicted = len(w.posted), len(w.evicted)
 		w.removeAll()
+	}, func(o *Options) {
+		o.Placement = contract.Placements()[r(len(contract.Placements()))]
 	})
 	return placed, evicted
 }

@@ -286,6 +286,7 @@ func (s *state) keepFor(e *pending, node string, needs gang.Resources) {
 	if n := s.nodes[node]; n != nil {
 		e.kept = &kept{node, needs}
 		n.kept = n.kept.Add(needs)
+		s.tellRoom(node, n)
 		s.moved[node] = true
 	}
 }
@@ -297,6 +298,7 @@ func (s *state) unkeepFor(e *pending) {
 	}
 	if n := s.nodes[e.kept.node]; n != nil {
 		n.kept = n.kept.Sub(e.kept.needs)
+		s.tellRoom(e.kept.node, n)
 		s.moved[e.kept.node] = true
 	}
 	e.kept = nil
@@ -315,7 +317,7 @@ func (s *state) setFutile(e *pending, futile bool) {
 func (s *state) shapeOf(e *pending) int {
 	if e.shapeID == 0 {
 		p := e.pod
-		text := gang.ShapeOf(p.Request, p.Needs, p.Constraints, placement.For(p.Request.Placement))
+		text := gang.ShapeOf(p.Request, p.Needs, p.Constraints, s.p.policyNamed(p.Request.Placement))
 		if len(e.avoided) > 0 {
 			text += fmt.Sprintf("|%q", slices.Sorted(maps.Keys(e.avoided)))
 		}

@@ -38,20 +38,26 @@ func asksMemory(request contract.Request) bool {
 type spots struct {
 	query *placement.Query
 	heap  candidates
+	// byName has those of the heap.
+	byName map[string]*candidate
 	// refusals are the reasons of the nodes that do not.
 	refusals tally
 	// disallowed says that a queue did not allow one of them.
 	disallowed bool
-	// seen is the length of the log of gains up to which nodes were looked at.
-	seen uint64
+	// seen is the length of the log of gains up to which nodes were looked at,
+	// changes that of the round's changes.
+	seen    uint64
+	changes int
 }
 
 type candidate struct {
 	node  *gang.Node
 	score int64
+	// at is its place in the heap.
+	at int
 }
 
-type candidates []candidate
+type candidates []*candidate
 
 func (c candidates) Len() int { return len(c) }
 func (c candidates) Less(i, j int) bool {
@@ -60,9 +66,15 @@ func (c candidates) Less(i, j int) bool {
 	}
 	return placement.Before(c[i].node.Name, c[j].node.Name)
 }
-func (c candidates) Swap(i, j int) { c[i], c[j] = c[j], c[i] }
+
+func (c candidates) Swap(i, j int) {
+	c[i], c[j] = c[j], c[i]
+	c[i].at, c[j].at = i, j
+}
+
 func (c *candidates) Push(x any) {
-	if v, ok := x.(candidate); ok {
+	if v, ok := x.(*candidate); ok {
+		v.at = len(*c)
 		*c = append(*c, v)
 	}
 }
@@ -94,22 +106,17 @@ func (r *round) spot(e *pending, shapeID int, request contract.Request, allow fu
 		shape.queue = s.queueName(e.pod.UID)
 	}
 	at := r.spots[shape]
-	if at != nil && at.seen != s.gainsEnd() {
-		r.offerGained(at, e) // by what the round itself has given up
-	}
 	if at == nil {
-		at = &spots{seen: s.gainsEnd(), query: placement.New(request, placement.Options{Policy: s.policyOf(e.pod), PerGPU: s.p.opts.Resources.PerGPU})}
+		at = &spots{
+			seen: s.gainsEnd(), changes: len(r.changes), byName: map[string]*candidate{},
+			query: placement.New(request, placement.Options{Policy: s.policyOf(e.pod), PerGPU: s.p.opts.Resources.PerGPU, MilliCPU: e.pod.Needs.MilliCPU}),
+		}
 		r.spots[shape] = at
 		nodes := r.nodes
 		if h := s.hopeless[shape]; h != nil {
 			at.refusals.add(h.reason)
-			if gained, ok := s.gainedSince(h.at); ok {
-				nodes = nodes[:0:0]
-				for _, name := range gained {
-					if g := r.byName[name]; g != nil {
-						nodes = append(nodes, g)
-					}
-				}
+			if gained, ok := r.gainedSince(h.at); ok {
+				nodes = gained
 			} else {
 				at.refusals = tally{}
 			}
@@ -117,29 +124,15 @@ func (r *round) spot(e *pending, shapeID int, request contract.Request, allow fu
 		for _, g := range nodes {
 			at.offer(g, e)
 		}
-		heap.Init(&at.heap)
+	} else {
+		r.review(at, e)
 	}
 	for at.heap.Len() > 0 {
-		c := &at.heap[0]
-		score, reason := at.query.Score(c.node.GPUs)
-		if fits, _ := gang.Fits(c.node.Free, e.pod.Needs); reason == "" && !fits {
-			reason = NoResources
-		}
+		c := at.heap[0]
+		plan, reason := at.query.PlanIn(c.node.GPUs, placement.CPU(c.node.Free.MilliCPU))
 		if reason != "" {
 			at.refusals.add(reason)
-			heap.Pop(&at.heap)
-			continue
-		}
-		if score != c.score {
-			// Somebody else took of it: it may not be the best any more.
-			c.score = score
-			heap.Fix(&at.heap, 0)
-			continue
-		}
-		plan, reason := at.query.Plan(c.node.GPUs)
-		if reason != "" {
-			at.refusals.add(reason)
-			heap.Pop(&at.heap)
+			at.remove(c)
 			continue
 		}
 		place := &gang.Place{Node: c.node.Name, Plan: plan}
@@ -147,7 +140,7 @@ func (r *round) spot(e *pending, shapeID int, request contract.Request, allow fu
 			return place, ""
 		}
 		at.disallowed = true
-		heap.Pop(&at.heap) // it costs too much there
+		at.remove(c) // it costs too much there
 	}
 	if at.disallowed {
 		return nil, ""
@@ -156,46 +149,83 @@ func (r *round) spot(e *pending, shapeID int, request contract.Request, allow fu
 	return nil, at.refusals.best
 }
 
-// offerGained looks again at nodes that have got more room since they were offered.
-func (r *round) offerGained(at *spots, e *pending) {
-	nodes := r.nodes
-	if gained, ok := r.s.gainedSince(at.seen); ok {
-		nodes = nodes[:0:0]
-		for _, name := range gained {
-			if g := r.byName[name]; g != nil {
-				nodes = append(nodes, g)
-			}
+// review looks again at nodes that have changed since they were looked at: others
+// took of them, or the round itself has given something up.
+func (r *round) review(at *spots, e *pending) {
+	for _, name := range r.changes[at.changes:] {
+		if c := at.byName[name]; c != nil {
+			at.offer(c.node, e)
 		}
 	}
-	at.seen = r.s.gainsEnd()
-	for _, g := range nodes {
-		at.offer(g, e)
+	at.changes = len(r.changes)
+	if end := r.s.gainsEnd(); at.seen != end {
+		nodes, ok := r.gainedSince(at.seen)
+		if !ok {
+			nodes = r.nodes
+		}
+		at.seen = end
+		for _, g := range nodes {
+			at.offer(g, e)
+		}
 	}
-	heap.Init(&at.heap)
 }
 
-// offer adds a node if it takes the shape of e.
-func (at *spots) offer(g *gang.Node, e *pending) {
-	if e.avoided[g.Name] {
-		at.refusals.add(NotOffered)
-		return
+// gainedSince is state.gainedSince of the round's nodes.
+func (r *round) gainedSince(at uint64) ([]*gang.Node, bool) {
+	names, ok := r.s.gainedSince(at)
+	var list []*gang.Node
+	for _, name := range names {
+		if g := r.byName[name]; g != nil {
+			list = append(list, g)
+		}
 	}
-	score, reason := at.query.Score(g.GPUs)
+	return list, ok
+}
+
+// offer puts a node where it belongs, if it takes the shape of e.
+func (at *spots) offer(g *gang.Node, e *pending) {
+	c := at.byName[g.Name]
+	score, reason := at.rate(g, e)
+	switch {
+	case reason != "":
+		at.refusals.add(reason)
+		if c != nil {
+			at.remove(c)
+		}
+	case c == nil:
+		c = &candidate{node: g, score: score}
+		at.byName[g.Name] = c
+		heap.Push(&at.heap, c)
+	default:
+		c.score = score
+		heap.Fix(&at.heap, c.at)
+	}
+}
+
+func (at *spots) remove(c *candidate) {
+	heap.Remove(&at.heap, c.at)
+	delete(at.byName, c.node.Name)
+}
+
+// rate says how well a node takes the shape of e, or why it does not.
+func (at *spots) rate(g *gang.Node, e *pending) (int64, Reason) {
+	if e.avoided[g.Name] {
+		return 0, NotOffered
+	}
+	score, reason := at.query.ScoreIn(g.GPUs, placement.CPU(g.Free.MilliCPU))
 	if !final(reason) {
 		// What the node would do for the pod counts only if the pod may go there.
 		if ok, _ := e.pod.Constraints.Match(g); !ok {
-			reason = NotOffered
+			return 0, NotOffered
 		}
 	}
 	if reason != "" {
-		at.refusals.add(reason)
-		return
+		return 0, reason
 	}
 	if fits, _ := gang.Fits(g.Free, e.pod.Needs); !fits {
-		at.refusals.add(NoResources)
-		return
+		return 0, NoResources
 	}
-	at.heap = append(at.heap, candidate{g, score})
+	return score, ""
 }
 
 // gains is a log of the nodes that got more room. Only its newest part is kept.

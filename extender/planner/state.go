@@ -12,6 +12,7 @@ import (
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/ledger"
 	"github.com/tranche-dev/tranche/pkg/placement"
+	"github.com/tranche-dev/tranche/pkg/placement/waste"
 	"github.com/tranche-dev/tranche/pkg/queue"
 	"github.com/tranche-dev/tranche/pkg/units"
 )
@@ -121,6 +122,15 @@ type state struct {
 	// later are answers to give when readers can see what led to them.
 	later []func()
 
+	// learner counts what pods ask for, learned are those that it has counted.
+	// tablesDue says that they are worth being made anew, nextTables not before
+	// when; tabled is the count of nodes' changes that the last know of.
+	learner    *waste.Learner
+	learned    map[types.UID]struct{}
+	tablesDue  bool
+	nextTables time.Time
+	tabled     uint64
+
 	// recent are nodes that got more room a moment ago, for refusals that are
 	// based on an older snapshot.
 	recent map[string]gain
@@ -209,6 +219,7 @@ func newState(p *Planner) *state {
 		hopeless: map[spotKey]*hopeless{}, shapes: map[string]int{}, untold: map[types.UID]*pending{}, leaving: map[types.UID]time.Time{}, expelled: map[types.UID]bool{},
 		wanting: map[string]*want{}, reservations: map[string]*reservation{}, stubborn: map[types.UID]*effort{}, efforts: map[string]*effort{}, short: map[string]*want{},
 		recent: map[string]gain{}, woken: map[types.UID]*pending{},
+		learner: waste.NewLearner(), learned: map[types.UID]struct{}{},
 	}
 	if p.opts.Queues {
 		s.implyDefault()
@@ -292,7 +303,7 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 		}
 		return Decided
 	}
-	plan, reason := s.p.query(pod).Plan(s.ledger.Node(node))
+	plan, reason := s.p.query(pod).PlanIn(s.ledger.Node(node), s.p.room(node))
 	if reason != "" {
 		return reason
 	}

@@ -33,7 +33,7 @@ const (
 	ContainerAnnotation = Prefix + "container"
 	// ModelAnnotation lists the allowed GPU models, separated by commas.
 	ModelAnnotation = Prefix + "gpu-model"
-	// PlacementAnnotation is PlacementBinpack or PlacementSpread.
+	// PlacementAnnotation is one of Placements.
 	PlacementAnnotation = Prefix + "placement"
 	// IsolationAnnotation is IsolationRequired or absent.
 	IsolationAnnotation = Prefix + "isolation"
@@ -86,9 +86,18 @@ type Placement string
 
 // The empty Placement leaves the choice to the queue or the cluster.
 const (
-	PlacementBinpack Placement = "binpack"
-	PlacementSpread  Placement = "spread"
+	PlacementLeastWaste Placement = "least-waste"
+	PlacementBinpack    Placement = "binpack"
+	PlacementSpread     Placement = "spread"
 )
+
+// Placements lists them.
+func Placements() []Placement {
+	return []Placement{PlacementLeastWaste, PlacementBinpack, PlacementSpread}
+}
+
+// PlacementWords names them in a sentence that says what to write.
+const PlacementWords = `"least-waste", "binpack" or "spread"`
 
 // Resources names the two extended resources and the grain of the first.
 type Resources struct {

@@ -400,8 +400,8 @@ func (p *parser) modelsPlacementIsolation(req *Request) {
 	}
 	if text, ok := p.annotations[PlacementAnnotation]; ok {
 		req.Placement = Placement(text)
-		if req.Placement != PlacementBinpack && req.Placement != PlacementSpread {
-			p.refuse("annotation %s: %q; write %q or %q", PlacementAnnotation, text, PlacementBinpack, PlacementSpread)
+		if !slices.Contains(Placements(), req.Placement) {
+			p.refuse("annotation %s: %q; write %s", PlacementAnnotation, text, PlacementWords)
 		}
 	}
 	if text, ok := p.annotations[IsolationAnnotation]; ok {

@@ -354,7 +354,7 @@ var refused = map[string]struct {
 	},
 	"an unknown placement": {
 		pod("a nvidia.com/gpu=1", "tranche.dev/placement=pack"),
-		`annotation tranche.dev/placement: "pack"; write "binpack" or "spread"`,
+		`annotation tranche.dev/placement: "pack"; write "least-waste", "binpack" or "spread"`,
 	},
 	"an unknown isolation": {
 		pod("a nvidia.com/gpu=1", "tranche.dev/isolation=true"),

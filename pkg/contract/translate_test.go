@@ -137,7 +137,7 @@ func drawPod(t *rapid.T) *corev1.Pod {
 		contract.CountAnnotation:            rapid.SampledFrom([]string{"1", "2", "3", "0", "1024", "two"}),
 		contract.ContainerAnnotation:        rapid.SampledFrom([]string{"a0", "a1", "i0", "nobody"}),
 		contract.ModelAnnotation:            rapid.SampledFrom([]string{"A", "B, A", ",", ""}),
-		contract.PlacementAnnotation:        rapid.SampledFrom([]string{"binpack", "spread", "x"}),
+		contract.PlacementAnnotation:        rapid.SampledFrom([]string{"least-waste", "binpack", "spread", "x"}),
 		contract.IsolationAnnotation:        rapid.SampledFrom([]string{"required", "x"}),
 	}
 	for _, key := range slices.Sorted(maps.Keys(texts)) {

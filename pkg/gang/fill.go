@@ -115,7 +115,7 @@ func (f *filling) rate(i int) {
 		f.scores[i], f.fits[i] = plainScore(st, f.policy), true
 		return
 	}
-	score, reason := f.query.Score(st.gpus)
+	score, reason := f.query.ScoreIn(st.gpus, placement.CPU(st.free.MilliCPU))
 	f.scores[i], f.fits[i] = score, reason == ""
 }
 
@@ -152,7 +152,7 @@ func (f *filling) take(g, i int) {
 	}
 	plan := plainPlan(f.sites[i].node.Name)
 	if !f.s.plain() {
-		plan, _ = f.query.Plan(f.sites[i].gpus) // it fits: rate has said so
+		plan, _ = f.query.PlanIn(f.sites[i].gpus, placement.CPU(f.sites[i].free.MilliCPU)) // it fits: rate has said so
 	}
 	members := f.s.groups[g].members
 	pod := f.p.members[members[len(members)-f.left[g]]].Pod

@@ -74,7 +74,7 @@ func shapesOf(members []Member, opts Options) []*shape {
 		s := byKey[key]
 		if s == nil {
 			s = &shape{id: len(shapes), key: key, request: m.Request, needs: m.Needs, constraints: m.Constraints, policy: m.Policy, searched: map[string]int{}}
-			s.query = placement.New(m.Request, placement.Options{Policy: m.Policy, PerGPU: opts.Resources.PerGPU})
+			s.query = placement.New(m.Request, placement.Options{Policy: m.Policy, PerGPU: opts.Resources.PerGPU, MilliCPU: m.Needs.MilliCPU})
 			s.packing = placement.New(m.Request, placement.Options{PerGPU: opts.Resources.PerGPU})
 			s.roles = rolesOf(m.Request)
 			byKey[key] = s

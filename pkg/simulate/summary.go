@@ -11,18 +11,19 @@ import (
 	"github.com/tranche-dev/tranche/pkg/placement/waste"
 )
 
-// LeastWasteName is the name of the policy of that name, which Policies knows.
-const LeastWasteName = "least-waste"
-
 // Policies are the names that ByName knows.
 func Policies() []string {
-	return []string{LeastWasteName, string(contract.PlacementBinpack), string(contract.PlacementSpread)}
+	var names []string
+	for _, p := range contract.Placements() {
+		names = append(names, string(p))
+	}
+	return names
 }
 
 // ByName returns a new Chooser of that name for a cluster.
 func ByName(name string, c *Cluster) (Chooser, error) {
 	switch {
-	case name == LeastWasteName:
+	case name == string(contract.PlacementLeastWaste):
 		return LeastWaste(c), nil
 	case slices.Contains(Policies(), name):
 		return Always(placement.For(contract.Placement(name))), nil

@@ -256,7 +256,7 @@ spec:
 				mutate.ReasonRequest: {
 					"container both asks for both nvidia.com/gpu-share and nvidia.com/gpu; write nvidia.com/gpu-share for part of a GPU or nvidia.com/gpu for whole GPUs, not both",
 					"container main asks for nvidia.com/gpu-share: 101, but one GPU has 100; write at most 100, ask for nvidia.com/gpu for whole GPUs, or spread it over several GPUs with the annotation tranche.dev/gpu-count",
-					`annotation tranche.dev/placement: "tight"; write "binpack" or "spread"`,
+					`annotation tranche.dev/placement: "tight"; write "least-waste", "binpack" or "spread"`,
 				},
 				mutate.ReasonForged:   {"annotation tranche.dev/plan is for Tranche alone to write; remove it from the pod or from the template that it is made from"},
 				mutate.ReasonNodeName: {"the pod asks for a GPU and sets spec.nodeName, which goes past the scheduler, so that nobody chooses a GPU for it; remove spec.nodeName and write spec.nodeSelector with kubernetes.io/hostname: n1"},

@@ -65,7 +65,7 @@ func pods() *rapid.Generator[*corev1.Pod] {
 				return target.Draw(t, "target")
 			}),
 			contract.ModelAnnotation:        drawn("", "NVIDIA-A30", "NVIDIA-A30,other"),
-			contract.PlacementAnnotation:    drawn("x", "binpack", "spread"),
+			contract.PlacementAnnotation:    drawn("x", "least-waste", "binpack", "spread"),
 			contract.IsolationAnnotation:    rapid.Just("required"),
 			contract.GangMinCountAnnotation: drawn("x", "1", "4"),
 			"example.com/own":               rapid.Just("kept"),

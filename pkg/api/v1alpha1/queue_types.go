@@ -257,14 +257,15 @@ const (
 // PlacementPolicy is how pods are put on GPUs; the pod annotation
 // tranche.dev/placement takes the same words.
 //
-// +kubebuilder:validation:Enum=binpack;spread
+// +kubebuilder:validation:Enum=least-waste;binpack;spread
 type PlacementPolicy string
 
-// The values of PlacementPolicy: fill GPUs that are in use first, or use the
-// emptiest first.
+// The values of PlacementPolicy: leave what the pods that usually come can use,
+// fill GPUs that are in use first, or use the emptiest first.
 const (
-	PlacementBinpack PlacementPolicy = "binpack"
-	PlacementSpread  PlacementPolicy = "spread"
+	PlacementLeastWaste PlacementPolicy = "least-waste"
+	PlacementBinpack    PlacementPolicy = "binpack"
+	PlacementSpread     PlacementPolicy = "spread"
 )
 
 // AdmissionMode says which single pods of a queue get a scheduling gate.

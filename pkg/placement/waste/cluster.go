@@ -56,7 +56,7 @@ func (c *Cluster) gpus() int {
 	return sum
 }
 
-// gpusOf is the number of GPUs of a model that s may use.
+// gpusFor is the number of GPUs of a model that s may use.
 func (c *Cluster) gpusFor(s *Shape) int {
 	sum := 0
 	for _, k := range c.Kinds {

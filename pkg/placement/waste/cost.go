@@ -7,8 +7,8 @@ import (
 
 // The weights of the terms of a cost, see the package's comment, and of pressure.
 const (
-	strandedWeight = 2
-	holesWeight    = 30
+	strandedWeight = 3
+	holesWeight    = 40
 	idleWeight     = 0.5
 	pressureWeight = 1
 )

@@ -9,9 +9,9 @@ import (
 )
 
 // chances is how many arrivals a free part of a GPU waits for, of which it gets
-// the one that leaves least. Between 20 and 40 it makes no difference; with 100
-// the estimate believes that every hole is filled in the end, and workloads of
-// mostly small shares lose several percent.
+// the one that leaves least. Replays of openb with 20 placed up to 0.3 percentage
+// points less, with 40 up to 0.1 more, but beyond is a cliff: with 100, a load of
+// mostly shares lost seven points by the time that all GPUs had been asked for.
 const chances = 30
 
 // fitting is the part that pods of one size take, and their part of all pods
@@ -57,15 +57,14 @@ func holes(model string, memory units.MiB, shapes []Counted) [Grain + 1]float64 
 	return left
 }
 
-// sizesOf sums up the shapes of one GPU by the part that they take of a GPU of
-// that size. Shapes that may not use the model count as well: it is about how
-// parts combine, and a distribution of few shapes knows less of that.
-func sizesOf(_ string, memory units.MiB, shapes []Counted) []fitting {
+// sizesOf sums up the shapes of one GPU that may use the model, by the part that
+// they take of a GPU of that size.
+func sizesOf(model string, memory units.MiB, shapes []Counted) []fitting {
 	var counts [Grain + 1]int
 	all := 0
 	for i := range shapes {
 		s := &shapes[i].Shape
-		if s.GPUs != 1 {
+		if s.GPUs != 1 || !s.allows(model) {
 			continue
 		}
 		if p := s.partOn(memory); p <= Grain {

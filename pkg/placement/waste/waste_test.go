@@ -3,6 +3,7 @@ package waste_test
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -128,6 +129,42 @@ func TestSickGPUsAndOverdrawnOnesHaveNothingFree(t *testing.T) {
 	s.GPUs[0].Healthy = false
 	if got := tables.Terms(s, waste.Nothing).Free; got != 1000 {
 		t.Errorf("free %g, want 1000", got)
+	}
+}
+
+func TestTheGrainOfSharesDoesNotMatter(t *testing.T) {
+	c := one(10)
+	tables := waste.NewTables(randomShapes(rand.New(rand.NewPCG(3, 4))), c)
+	for free := range units.Shares(101) {
+		coarse, fine := state(c, 9000, free, 100), state(c, 9000, free*10, 1000)
+		fine.PerGPU = 1000
+		if diff := cmp.Diff(tables.Terms(coarse, waste.Take{GPU: 1, Shares: 30}), tables.Terms(fine, waste.Take{GPU: 1, Shares: 300})); diff != "" {
+			t.Fatalf("free %d (-of 100 +of 1000):\n%s", free, diff)
+		}
+	}
+}
+
+func TestUnusableIsWhatNoUsualPodFits(t *testing.T) {
+	c := one(10)
+	tables := waste.NewTables([]waste.Counted{{Shape: share(4000, 50), Count: 9}, {Shape: waste.Shape{MilliCPU: 1000, GPUs: 2, Part: 30}, Count: 9}}, c)
+	cases := map[string]struct {
+		state *waste.State
+		want  float64
+	}{
+		"too small a part":               {state(c, 9000, 49), 490},
+		"big enough":                     {state(c, 9000, 50), 0},
+		"no processors":                  {state(c, 3999, 50), 500},
+		"two parts for a pod of two":     {state(c, 3000, 30, 60), 0},
+		"one of three is too small":      {state(c, 3000, 30, 29, 60), 290},
+		"nothing free":                   {state(c, 9000, 0, 0), 0},
+		"processors for neither of them": {state(c, 500, 100, 100), 2000},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := tables.Unusable(tc.state); got != tc.want {
+				t.Errorf("unusable %g, want %g", got, tc.want)
+			}
+		})
 	}
 }
 

@@ -1,0 +1,77 @@
+package planner
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/placement"
+	"github.com/tranche-dev/tranche/pkg/placement/waste"
+)
+
+// This file learns what pods usually ask for and tells policies what nodes have
+// free besides GPUs, which the policy least-waste goes by.
+
+const (
+	// tablesEvery is how often tables are made anew at most, tablesPart bounds that
+	// to a part of the planner's time.
+	tablesEvery = time.Second
+	tablesPart  = 50
+)
+
+// learn counts a pod, once: as it comes, or as it is found after a start.
+func (s *state) learn(pod *view.Pod) {
+	if !pod.UsesGPU || pod.Problem != "" {
+		return
+	}
+	if _, done := s.learned[pod.UID]; done {
+		return
+	}
+	s.learned[pod.UID] = struct{}{}
+	if s.learner.Observe(waste.ShapeOf(pod.Request, pod.Needs.MilliCPU, s.perGPU())) {
+		s.tablesDue = true
+	}
+}
+
+// learnt makes what was learned known to the policy, if there is enough that is
+// new.
+func (s *state) learnt(now time.Time) {
+	if !s.tablesDue && s.tabled == s.inventories || now.Before(s.nextTables) || !s.p.Live() {
+		return
+	}
+	s.tablesDue, s.tabled = false, s.inventories
+	s.p.setTables(s.learner.Tables(waste.ClusterOf(s.ledger.Snapshot(), func(node string) int64 {
+		if n := s.nodes[node]; n != nil && n.view != nil {
+			return n.view.Allocatable.MilliCPU
+		}
+		return 0
+	})))
+	s.nextTables = now.Add(max(tablesEvery, tablesPart*s.p.opts.Clock.Since(now)))
+}
+
+func (p *Planner) setTables(t *waste.Tables) {
+	policy := placement.LeastWaste(t)
+	p.leastWaste.Store(&policy)
+}
+
+// tellRoom has readers see what a node has free besides GPUs.
+func (s *state) tellRoom(name string, n *nodeState) {
+	if n.view == nil {
+		return
+	}
+	if n.room == nil {
+		n.room = &atomic.Int64{}
+		s.p.rooms.Store(name, n.room)
+	}
+	n.room.Store(n.view.Allocatable.Sub(n.used).Sub(n.kept).MilliCPU)
+}
+
+// room is what a node has free besides GPUs, as far as policies care.
+func (p *Planner) room(name string) placement.Room {
+	if at, ok := p.rooms.Load(name); ok {
+		if milli, ok := at.(*atomic.Int64); ok {
+			return placement.CPU(milli.Load())
+		}
+	}
+	return placement.Room{}
+}

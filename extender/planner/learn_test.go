@@ -1,0 +1,44 @@
+package planner
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/tranche-dev/tranche/extender/internal/fixture"
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/units"
+)
+
+// The worked example of docs/design.md: of pods of 30 and 50 shares, one of 30
+// goes beside 40 rather than beside 50, where it would leave 20 that nobody can
+// use. Binpack does the opposite.
+func TestLeastWasteLearnsFromPodsThatExist(t *testing.T) {
+	for policy, want := range map[contract.Placement]string{contract.PlacementLeastWaste: "b", contract.PlacementBinpack: "a"} {
+		t.Run(string(policy), func(t *testing.T) {
+			run(t, func(k *kit) {
+				for node, used := range map[string]int{"a": 50, "b": 40} {
+					k.node(node, 1)
+					k.observe(fixture.Bound(k, fixture.Pod("on-"+node, fmt.Sprint(used)), node, one(fixture.GPU(node, 0), units.Shares(used))))
+				}
+				// Those that ran elsewhere before.
+				for i := range 40 {
+					node := fmt.Sprint("full-", i)
+					k.node(node, 1)
+					shares := []int{30, 50}[i%2]
+					k.observe(fixture.Bound(k, fixture.Pod(fmt.Sprint("p", i), fmt.Sprint(shares)), node, one(fixture.GPU(node, 0), units.Shares(shares))))
+					rest := 100 - shares
+					k.observe(fixture.Bound(k, fixture.Pod(fmt.Sprint("q", i), fmt.Sprint(rest)), node, one(fixture.GPU(node, 0), units.Shares(rest))))
+				}
+				k.after(2 * tablesEvery)
+				priorities, err := k.p.Prioritize(k.Context(), fixture.Pod("new", "30"), []string{"a", "b"})
+				if err != nil {
+					k.Fatal(err)
+				}
+				got := map[int64]string{priorities[0]: "a", priorities[1]: "b"}[10]
+				if got != want {
+					k.Errorf("priorities %v, want the best for node %s", priorities, want)
+				}
+			}, func(o *Options) { o.Placement = policy })
+		})
+	}
+}
