@@ -84,8 +84,16 @@ func (s *state) observeQueue(v *view.Queue) {
 	if q.view != nil && q.view.UID != v.UID {
 		q.reported, q.basis = nil, reportBasis{} // another object of the same name
 	}
+	everybody := q.view == nil || q.view.Selector == nil && v.Selector == nil
 	q.view = v
 	s.tree.Set(s.specOf(v))
+	if !everybody {
+		for uid, c := range s.counted {
+			if c.queue == v.Name {
+				s.book(uid) // whom the queue does not take is no demand
+			}
+		}
+	}
 	s.queuesMoved()
 }
 

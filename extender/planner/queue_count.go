@@ -235,7 +235,7 @@ func (s *state) goesSoon(until, now time.Time) bool {
 
 // idle says that a pod waits for something else than its queue: it is no demand.
 func (s *state) idle(c *counted) bool {
-	if len(c.pod.ForeignGates) > 0 || c.pod.Problem != "" {
+	if len(c.pod.ForeignGates) > 0 || c.pod.Problem != "" || s.forbidden(s.queues[c.queue], c.pod.Namespace) {
 		return true
 	}
 	if m := s.members[c.pod.UID]; m != nil && s.p.opts.Gangs {

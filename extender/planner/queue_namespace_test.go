@@ -99,3 +99,32 @@ func TestPodOfAForbiddenNamespaceIsToldSoBehindOthersOfItsShape(t *testing.T) {
 		}
 	})
 }
+
+// Pods of a namespace that a queue does not take took its sibling's share.
+func TestForbiddenPodsAreNoDemand(t *testing.T) {
+	runQueues(t, 2, func(w *world) {
+		mine := func(q *view.Queue) { q.Selector = labels.SelectorFromSet(labels.Set{"team": "mine"}) }
+		w.queue(aQueue("served", "", deserves(4), mine))
+		w.queue(aQueue("batch", ""))
+		w.submit("batch", 8, "100")
+		w.submit("served", 4, "100")
+		w.goOn(10 * time.Second)
+		w.wantRunning("batch", 8)
+		if got := w.status("served").Demand.GPU; got != "0" {
+			t.Errorf("pods that may not use the queue count as a demand of %s GPUs", got)
+		}
+		// Until they may.
+		w.queue(aQueue("served", "", deserves(4)))
+		w.goOn(20 * time.Second)
+		w.wantRunning("served", 4)
+		w.wantRunning("batch", 4)
+		w.queue(aQueue("served", "", deserves(4), mine))
+		w.goOn(20 * time.Second)
+		w.wantRunning("served", 4) // who runs stays
+		w.submit("served", 2, "100")
+		w.goOn(20 * time.Second)
+		if got := w.status("served").Demand.GPU; got != "4" {
+			t.Errorf("demand is %s GPUs, want those of the pods that run", got)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -39,8 +40,9 @@ const (
 // reasonText is what is known of a reason besides its text.
 type reasonText struct {
 	reason Reason
-	// label stands for it in metrics, advice after it in the pod's event.
-	label, advice string
+	// label stands for it in metrics. advice stands after it in the pod's event,
+	// summary in its place, where it is about all nodes.
+	label, advice, summary string
 }
 
 const (
@@ -51,28 +53,28 @@ const (
 // reasons are in the order of hope: a pod that nodes refuse for different
 // reasons waits for the last of them.
 var reasons = []reasonText{
-	{Invalid, "Invalid", ""},
-	{Deleting, "Deleting", ""},
-	{Decided, "Decided", ""},
-	{GangElsewhere, "GangElsewhere", ""},
-	{GangWaits, "GangWaits", ""},
-	{QueueWaits, "QueueWaits", ""},
-	{placement.Malformed, "Malformed", cannotBe + "correct the pod's limits and tranche.dev annotations."},
-	{placement.NoInventory, "NoInventory", "None of the nodes that the scheduler offered has GPUs under Tranche; label GPU nodes with tranche.dev/node=true, and look at the node plugin's pods."},
-	{placement.OtherGrain, "OtherGrain", "An administrator must set the same number of shares per GPU for extender and node plugin."},
-	{placement.NoGPUs, "NoGPUs", "Look at the node plugin's log on the nodes that should have GPUs."},
-	{placement.NoSuchModel, "NoSuchModel", cannotBe + "compare the annotation tranche.dev/gpu-model with the models in the nodes' annotation tranche.dev/gpus."},
-	{placement.NoIsolation, "NoIsolation", cannotBe + "remove the annotation tranche.dev/isolation, or use nodes that enforce GPU memory limits."},
-	{placement.TooBig, "TooBig", cannotBe + "ask for less GPU memory, or for several GPUs with the annotation tranche.dev/gpu-count."},
-	{placement.TooFewGPUs, "TooFewGPUs", cannotBe + "ask for fewer GPUs."},
-	{placement.TooBigTogether, "TooBigTogether", cannotBe + "let the pod's containers ask for less."},
-	{NotOffered, "NotOffered", "See kube-scheduler's event FailedScheduling for what they refuse, such as a taint, a node selector, cpu or memory; it is tried again when that changes."},
-	{placement.Unhealthy, "Unhealthy", "It is tried again as soon as a GPU recovers."},
-	{placement.NoWholeGPU, "NoWholeGPU", comesFree},
-	{placement.NotEnoughFree, "NotEnoughFree", comesFree},
-	{placement.NotEnoughGPUs, "NotEnoughGPUs", comesFree},
-	{placement.NotTogether, "NotTogether", comesFree},
-	{NoResources, "NoResources", comesFree},
+	{Invalid, "Invalid", "", ""},
+	{Deleting, "Deleting", "", ""},
+	{Decided, "Decided", "", ""},
+	{GangElsewhere, "GangElsewhere", "", ""},
+	{GangWaits, "GangWaits", "", ""},
+	{QueueWaits, "QueueWaits", "", ""},
+	{placement.Malformed, "Malformed", cannotBe + "correct the pod's limits and tranche.dev annotations.", ""},
+	{placement.NoInventory, "NoInventory", "None of the nodes that the scheduler offered has GPUs under Tranche; label GPU nodes with tranche.dev/node=true, and look at the node plugin's pods.", "none has a GPU inventory from Tranche's node plugin"},
+	{placement.OtherGrain, "OtherGrain", "An administrator must set the same number of shares per GPU for extender and node plugin.", "those with GPUs cut them into another number of shares than the cluster's setting"},
+	{placement.NoGPUs, "NoGPUs", "Look at the node plugin's log on the nodes that should have GPUs.", "none has GPUs"},
+	{placement.NoSuchModel, "NoSuchModel", cannotBe + "compare the annotation tranche.dev/gpu-model with the models in the nodes' annotation tranche.dev/gpus.", "none has a GPU of the asked model"},
+	{placement.NoIsolation, "NoIsolation", cannotBe + "remove the annotation tranche.dev/isolation, or use nodes that enforce GPU memory limits.", "none enforces the GPU memory limit that the pod requires"},
+	{placement.TooBig, "TooBig", cannotBe + "ask for less GPU memory, or for several GPUs with the annotation tranche.dev/gpu-count.", "it asks for more memory than any of their GPUs has"},
+	{placement.TooFewGPUs, "TooFewGPUs", cannotBe + "ask for fewer GPUs.", "it asks for more GPUs than any of them has of the asked kind"},
+	{placement.TooBigTogether, "TooBigTogether", cannotBe + "let the pod's containers ask for less.", "the pod's containers together ask for more than the GPUs of any of them have"},
+	{NotOffered, "NotOffered", "See kube-scheduler's event FailedScheduling for what they refuse, such as a taint, a node selector, cpu or memory; it is tried again when that changes.", ""},
+	{placement.Unhealthy, "Unhealthy", "It is tried again as soon as a GPU recovers.", "the GPUs that would do are unhealthy"},
+	{placement.NoWholeGPU, "NoWholeGPU", comesFree, "none has a GPU that is wholly free"},
+	{placement.NotEnoughFree, "NotEnoughFree", comesFree, "none has a GPU with enough free shares"},
+	{placement.NotEnoughGPUs, "NotEnoughGPUs", comesFree, "none has enough GPUs with enough free shares for the asked count"},
+	{placement.NotTogether, "NotTogether", comesFree, "on none do the pod's containers fit together into the free shares"},
+	{NoResources, "NoResources", comesFree, ""},
 }
 
 // hope ranks a reason; unknown ones last, so that a new one is not hidden.
@@ -102,11 +104,11 @@ func Label(r Reason) string {
 // Message returns the sentence about r for the pod's event; like r, it is the
 // same for all pods.
 func Message(r Reason) string {
-	i := hope(r)
-	if i == len(reasons) || reasons[i].advice == "" {
-		return "No node can take the pod: " + string(r) + "."
+	text, advice := string(r), ""
+	if i := hope(r); i < len(reasons) {
+		text, advice = cmp.Or(reasons[i].summary, text), reasons[i].advice
 	}
-	return "No node can take the pod: " + string(r) + ". " + reasons[i].advice
+	return strings.TrimSpace("No node can take the pod: " + text + ". " + advice)
 }
 
 // tally finds out for which reason a pod waits, among those of many nodes.

@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/gang"
 	"github.com/tranche-dev/tranche/pkg/ledger"
@@ -250,10 +251,7 @@ func (s *state) begin(log logr.Logger, w *want, result *reclaim.Result, now time
 			if c == nil {
 				continue
 			}
-			told := message + " It has no controller, so nobody makes it anew."
-			if c.pod.Controlled {
-				told = message + " Its controller makes it anew, and it waits in its queue again."
-			}
+			told := message + " " + afterwards(c.pod)
 			charged, _ := s.tree.Charged(p.UID)
 			reserved.victims[p.UID] = &victim{pod: ref(c.pod), asked: now, charge: charged.Amounts}
 			grace = max(grace, c.pod.Grace)
@@ -273,6 +271,18 @@ func (s *state) begin(log logr.Logger, w *want, result *reclaim.Result, now time
 	}
 	log.Info("Room is made", "for", w.text(), "queue", w.queue, "victims", len(reserved.victims))
 	s.topUp(now)
+}
+
+// afterwards says what becomes of an evicted pod.
+func afterwards(pod *view.Pod) string {
+	switch pod.Controller {
+	case "":
+		return "It has no controller, so nobody makes it anew."
+	case "Job":
+		return "Unless its Job gives up, a new pod takes its place and waits in the queue: let spec.podFailurePolicy of the Job ignore the condition DisruptionTarget, else evictions count against its backoffLimit."
+	default:
+		return "Its " + pod.Controller + " makes it anew, and it waits in its queue again."
+	}
 }
 
 // text names it.

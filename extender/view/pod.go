@@ -51,8 +51,9 @@ type Pod struct {
 	Nonpreempting bool
 	// Started is when a bound pod began to use its node.
 	Started time.Time
-	// Controlled says that it has a controller, which makes another in its place.
-	Controlled bool
+	// Controller is the kind of its controller, which makes another in its place;
+	// empty if it has none.
+	Controller string
 	// MilliCPU and Memory, in bytes, are what a queue is charged beside GPUs.
 	MilliCPU, Memory int64
 
@@ -104,7 +105,9 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 		Ended:    ended(&pod.Status),
 	}
 	p.Grace = graceOf(pod)
-	p.Controlled = metav1.GetControllerOfNoCopy(pod) != nil
+	if c := metav1.GetControllerOfNoCopy(pod); c != nil {
+		p.Controller = c.Kind
+	}
 	if pod.Spec.Priority != nil {
 		p.Priority = *pod.Spec.Priority
 	}
