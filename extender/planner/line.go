@@ -169,9 +169,10 @@ func (c *cursor) seek(s *state, queue string) bool {
 
 func (c *cursor) pod() *pending { return c.line.pods[c.next] }
 
-// pass notes what the pod was told before the cursor leaves it.
-func (c *cursor) pass() {
-	if e := c.pod(); e.line == c.line {
+// pass notes what the pod was told before the cursor leaves it. One that is told
+// besides why nobody is evicted for it does not keep others from being skipped.
+func (c *cursor) pass(s *state) {
+	if e := c.pod(); e.line == c.line && !s.spared(e) {
 		c.differ = c.differ || e.why != c.line.why || c.passed && e.futile != c.futile
 		c.passed, c.futile = true, e.futile
 	}
@@ -223,7 +224,7 @@ func (l *lanes) addPods(q *queueState) {
 // advance leaves the first pod.
 func (l *lane) advance(s *state) {
 	c := l.pods[0]
-	c.pass()
+	c.pass(s)
 	if c.seek(s, l.queue) {
 		heap.Fix(&l.pods, 0)
 	} else {

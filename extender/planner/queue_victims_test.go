@@ -1,13 +1,18 @@
 package planner
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 )
 
 func withoutNominations(o *Options) { o.Nominate = false }
@@ -207,4 +212,40 @@ func TestVictimsAreSparedWhenTheirClaimantsQueueIsStopped(t *testing.T) {
 		w.goOn(time.Minute)
 		w.wantRunning("a", 4)
 	})
+}
+
+// Who waits is told what protects those who have more than their share.
+func TestWhoWaitsIsToldWhyNobodyIsEvicted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		borrower, owner func(q *view.Queue)
+		want            string
+		running         int // in the end
+	}{
+		"they have not run long enough": {
+			func(q *view.Queue) { q.MinRuntime = 5 * time.Minute }, func(*view.Queue) {},
+			"Nobody was evicted for it: pods of queue borrower run for at least 5m0s, by its spec.reclaim.minRuntime; the first may go at 00:05:00 UTC", 2,
+		},
+		"its queue spares everybody": {
+			func(*view.Queue) {}, func(q *view.Queue) { q.Reclaim = v1alpha1.ReclaimNever },
+			"Nobody was evicted for it: spec.reclaim.policy of queue owner is Never", 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runQueues(t, 1, func(w *world) {
+				w.queue(aQueue("borrower", "", tc.borrower))
+				w.queue(aQueue("owner", "", deserves(2), tc.owner))
+				for i := range 4 {
+					pod := queued("borrower", fmt.Sprint("b", i), "100")
+					pod.CreationTimestamp = metav1.Now()
+					w.create(pod)
+				}
+				w.goOn(time.Second)
+				w.submit("owner", 2, "100")
+				w.goOn(20 * time.Second)
+				w.wantTold("owner-1-0", tc.want)
+				w.goOnBy(6*time.Minute, time.Second)
+				w.wantRunning("owner", tc.running)
+			})
+		})
+	}
 }

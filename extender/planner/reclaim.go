@@ -206,6 +206,7 @@ func (r *round) reclaimFor(log logr.Logger, w *want, now time.Time) bool {
 	problem.Nodes = r.asIfSettled(w)
 	result, _ := reclaim.Select(problem)
 	if result == nil {
+		rules.spareYoung()
 		w.later(now)
 		if q := s.queues[w.queue]; q != nil && w.failures == 1 {
 			q.fresh, s.gangsDirty = true, true // somebody behind it may be luckier

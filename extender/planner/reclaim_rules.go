@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -32,6 +33,10 @@ type rules struct {
 	whole  map[string]bool
 	// foreign counts units of other queues that are taken.
 	foreign int
+	// young is the unit of another queue that may be taken first of those that have
+	// run for too short a time, nil if there are none; ripe is when.
+	young *reclaim.Unit
+	ripe  time.Time
 }
 
 var _ reclaim.Rules = (*rules)(nil)
@@ -60,9 +65,20 @@ func (r *round) rulesFor(w *want, now time.Time) *rules {
 		}
 	}
 	if len(rules.from) == 0 {
+		if rules.mode == v1alpha1.ReclaimNever && slices.ContainsFunc(r.above(), func(name string) bool { return name != w.queue && rules.trial.MayTake(name, w.ask) }) {
+			w.spare(fmt.Sprintf("spec.reclaim.policy of queue %s is Never", w.queue), now.Add(reportAgain))
+		}
 		return nil
 	}
 	return rules
+}
+
+// spareYoung has it told that victims have to run for a while first.
+func (r *rules) spareYoung() {
+	if r.young != nil {
+		r.w.spare(fmt.Sprintf("pods of queue %s run for at least %s, by its spec.reclaim.minRuntime; the first may go at %s",
+			r.young.Queue, r.s.queues[r.young.Queue].view.MinRuntime, r.ripe.UTC().Format("15:04:05 MST")), r.ripe.Add(time.Minute))
+	}
 }
 
 // above lists the queues with pods that use more than their share of anything.
@@ -144,6 +160,9 @@ func (r *rules) MayTake(u *reclaim.Unit) bool {
 		return false
 	}
 	if q := r.s.queues[u.Queue]; q != nil && q.view != nil && q.view.MinRuntime > 0 && r.now.Sub(u.Started) < q.view.MinRuntime {
+		if ripe := u.Started.Add(q.view.MinRuntime); (r.young == nil || ripe.Before(r.ripe)) && r.trial.MayTake(u.Queue, u.Charge) {
+			r.young, r.ripe = u, ripe
+		}
 		return false
 	}
 	return r.trial.MayTake(u.Queue, u.Charge)

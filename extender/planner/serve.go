@@ -66,7 +66,7 @@ func (r *round) passBy(at *lane, now time.Time) {
 			continue
 		}
 		if !now.Before(e.quiet) {
-			if len(s.stubborn) > 0 {
+			if len(s.wanting) > 0 {
 				shared = s.withBudget(h.want(), shared)
 			}
 			s.tellPod(e, shared, now)

@@ -167,7 +167,7 @@ func (s *state) tellPod(e *pending, why *reason, now time.Time) {
 	if e.why == nil || e.why.word != why.word {
 		e.since = now
 	}
-	if e.why = why; e.line != nil && why != e.line.why {
+	if e.why = why; e.line != nil && why != e.line.why && !s.spared(e) {
 		e.line.settled = false
 	}
 	if !e.waiting {

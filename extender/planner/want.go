@@ -34,8 +34,8 @@ type want struct {
 	rests time.Time
 	// limitedBy is the queue whose limit keeps it out, empty if none does.
 	limitedBy string
-	// kept says which disruption budget kept the last victims, until when these
-	// are left alone.
+	// kept says why nobody is evicted for it until keptUntil, such as which
+	// disruption budget kept the last victims.
 	kept      string
 	keptUntil time.Time
 	// members are those whose places are wanted.
@@ -99,19 +99,38 @@ func (w *want) stir(s *state) {
 
 // keep notes that a budget has kept the victims of w, and has that told.
 func (w *want) keep(s *state, why string, uids []types.UID) {
-	w.kept, w.keptUntil = why, time.Time{}
+	until := time.Time{}
 	for _, uid := range uids {
-		if e := s.stubborn[uid]; e != nil && e.until.After(w.keptUntil) {
-			w.keptUntil = e.until
+		if e := s.stubborn[uid]; e != nil && e.until.After(until) {
+			until = e.until
 		}
 	}
+	w.kept = ""
+	w.spare(why, until)
+}
+
+// spare notes why nobody is evicted for w until then, and has that told.
+func (w *want) spare(why string, until time.Time) {
+	w.keptUntil = until
+	if w.kept == why {
+		return
+	}
+	w.kept = why
 	if w.pod != nil {
 		w.pod.told = ""
+	} else {
+		w.gang.dirty = true
 	}
 }
 
-// withBudget adds to a reason for which there is no room which budget is in the
-// way of making some.
+// spared says whether a pod is told why nobody is evicted for it.
+func (s *state) spared(e *pending) bool {
+	w := s.wanting[podID(e.pod.UID)]
+	return w != nil && w.kept != ""
+}
+
+// withBudget adds to a reason for which there is no room what is in the way of
+// making some.
 func (s *state) withBudget(id string, why *reason) *reason {
 	w := s.wanting[id]
 	if w == nil || w.kept == "" || !s.p.opts.Clock.Now().Before(w.keptUntil) {
