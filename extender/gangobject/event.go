@@ -29,7 +29,7 @@ func (w *Writer) tell(gang *v1alpha1.Gang, before, after *v1alpha1.GangStatus) {
 	switch {
 	case before.Phase == after.Phase:
 	case after.Phase == v1alpha1.GangHeld:
-		event(corev1.EventTypeNormal, eventHeld, fmt.Sprintf("%d members hold places on %d nodes", after.Held, len(after.Placement)))
+		event(corev1.EventTypeNormal, eventHeld, fmt.Sprintf("places on %d node(s) are held for %d member(s)", len(after.Placement), after.Held))
 	case started(after) && !started(before):
 		event(corev1.EventTypeNormal, eventStarted, fmt.Sprintf("%d members are bound to %d nodes", after.Bound, len(after.Placement)))
 	case after.Phase == v1alpha1.GangFinished:

@@ -321,7 +321,7 @@ func TestEventsAreOncePerChange(t *testing.T) {
 		held.Status.Held = 4
 		held.Status.Placement = []v1alpha1.GangPlacement{{Node: "a", Pods: []string{"p"}}}
 		k.report(held)
-		k.WantEvents("Normal Held 4 members hold places on 1 nodes")
+		k.WantEvents("Normal Held places on 1 node(s) are held for 4 member(s)")
 		bound := reportOf(v1alpha1.GangBound, 4)
 		bound.Status.Bound = 4
 		bound.Status.Conditions = []metav1.Condition{{Type: v1alpha1.GangStarted, Status: metav1.ConditionTrue, Reason: "AllWereBound"}}

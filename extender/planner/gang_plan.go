@@ -289,7 +289,7 @@ func (s *state) planEach(log logr.Logger, r *round, g *gangState, t *standing, n
 			continue
 		}
 		waiting++
-		why = s.withBudget(g.id(), &reason{string(short.Reason), short.Message(), waiting})
+		why = s.withNotes(g.id(), &reason{string(short.Reason), short.Message(), waiting})
 		g.tried, g.lacksRoom = s.capacity, true
 	}
 	switch {

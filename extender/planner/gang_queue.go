@@ -129,7 +129,7 @@ func (s *state) inQueue(why *reason, chosen []*member) *reason {
 	if name, ask := s.gangAsk(chosen); s.divides(name) {
 		why.message += s.standingText(name, gangOrPod(chosen), ask)
 	}
-	return s.withBudget(chosen[0].gang.id(), why)
+	return s.withNotes(chosen[0].gang.id(), why)
 }
 
 // replaced is what is charged in the place of g's members to come: credits, and

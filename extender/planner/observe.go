@@ -133,9 +133,15 @@ func (s *state) gone(log logr.Logger, last *view.Pod, now time.Time) {
 		}
 		return
 	}
-	s.lingering[last.UID] = now.Add(last.Grace + lingerMargin)
-	log.V(2).Info("Pod was deleted by force; its GPUs stay charged while its containers may run", "pod", klog.KRef(last.Namespace, last.Name), "node", r.Node, "for", last.Grace+lingerMargin)
+	linger := min(last.Grace, mostGrace) + lingerMargin
+	s.lingering[last.UID] = now.Add(linger)
+	log.V(2).Info("Pod was deleted by force; its GPUs stay charged while its containers may run", "pod", klog.KRef(last.Namespace, last.Name), "node", r.Node, "for", linger)
 }
+
+// mostGrace bounds how long a pod that is gone is believed to run: its grace
+// period is its owner's word, and could be a year. Should a container run longer
+// after all, the node plugin does not give its GPU out again.
+const mostGrace = 10 * time.Minute
 
 // lingerMargin is what a kubelet may take to learn of a deletion and to report
 // the end of the containers to the node plugin.

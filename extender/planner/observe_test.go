@@ -78,6 +78,24 @@ func TestForcedDeletionKeepsTheChargeForTheGracePeriod(t *testing.T) {
 	})
 }
 
+// Somebody's pods had a grace period of a year, and their GPUs were nobody's.
+func TestForcedDeletionDoesNotKeepTheChargeForEver(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		pod := fixture.Pod("p", "60")
+		year := int64(365 * 24 * 3600)
+		pod.Spec.TerminationGracePeriodSeconds = &year
+		k.place(pod, "a")
+		bound := fixture.Bound(k, pod, "a", one(fixture.GPU("a", 0), 60))
+		k.observe(bound)
+		k.vanished(bound)
+		k.after(time.Minute)
+		k.wantCharged("a", 0, 60, 0)
+		k.after(mostGrace)
+		k.wantCharged("a", 0, 0, 0)
+	})
+}
+
 func TestNothingLingersOnANodeThatIsGone(t *testing.T) {
 	run(t, func(k *kit) {
 		k.node("a", 1)

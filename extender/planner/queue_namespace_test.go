@@ -128,3 +128,22 @@ func TestForbiddenPodsAreNoDemand(t *testing.T) {
 		}
 	})
 }
+
+// What a queue's limit can never allow took its siblings' shares.
+func TestPodsBeyondALimitAreNoDemandUntilItIsRaised(t *testing.T) {
+	runQueues(t, 2, func(w *world) {
+		w.queue(aQueue("small", "", deserves(4), limited(2)))
+		w.queue(aQueue("batch", ""))
+		w.submit("batch", 8, "100")
+		w.goOn(2 * time.Second)
+		w.create(queued("small", "huge", "3 GPU"), queued("small", "one", "100"))
+		w.goOn(20 * time.Second)
+		w.wantRunning("small", 1)
+		if s := w.status("small"); s.Demand.GPU != "1" || s.FairShare.GPU != "1" {
+			t.Errorf("demand %s, fair share %s, want 1 GPU, without what can never start", s.Demand.GPU, s.FairShare.GPU)
+		}
+		w.queue(aQueue("small", "", deserves(4), limited(4)))
+		w.goOn(20 * time.Second)
+		w.wantRunning("small", 2)
+	})
+}

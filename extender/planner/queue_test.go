@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -272,6 +273,15 @@ func TestLongWaitingGangGetsWhatBecomesFree(t *testing.T) {
 				w.remove(w.pod(fixture.Identify(fixture.Pod(running[i%len(running)])).UID))
 			}
 			w.submit("a", 2, "100")
+			if i == 4 {
+				if word, text := w.why("big"); word != v1alpha1.ReasonNoPlace || !strings.Contains(text, "is set aside for it until 00:10:3") {
+					t.Errorf("the gang waits for %s: %s", word, text)
+				}
+				told := strings.Join(w.effects.take(&w.effects.warned), "\n")
+				if want := "Free GPUs on 1 node(s) are set aside for gang demo/big of queue b"; !strings.Contains(told, want) {
+					t.Errorf("others were told\n%s\nwant %q", told, want)
+				}
+			}
 			if w.bound("big") == 4 {
 				if waited := time.Duration(i+1) * 10 * time.Second; waited > 5*time.Minute {
 					t.Errorf("the gang waited for %v", waited)

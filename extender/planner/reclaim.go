@@ -255,7 +255,7 @@ func (s *state) begin(log logr.Logger, w *want, result *reclaim.Result, now time
 			told := message + " " + afterwards(c.pod)
 			charged, _ := s.tree.Charged(p.UID)
 			reserved.victims[p.UID] = &victim{pod: ref(c.pod), asked: now, charge: charged.Amounts}
-			grace = max(grace, c.pod.Grace)
+			grace = max(grace, min(c.pod.Grace, mostGrace))
 			s.expelled[p.UID] = true
 			evictions = append(evictions, Eviction{ref(c.pod), event, told})
 		}

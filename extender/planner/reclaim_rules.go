@@ -77,7 +77,7 @@ func (r *round) rulesFor(w *want, now time.Time) *rules {
 func (r *rules) spareYoung() {
 	if r.young != nil {
 		r.w.spare(fmt.Sprintf("pods of queue %s run for at least %s, by its spec.reclaim.minRuntime; the first may go at %s",
-			r.young.Queue, r.s.queues[r.young.Queue].view.MinRuntime, r.ripe.UTC().Format("15:04:05 MST")), r.ripe.Add(time.Minute))
+			r.young.Queue, r.s.queues[r.young.Queue].view.MinRuntime, clockTime(r.ripe)), r.ripe.Add(time.Minute))
 	}
 }
 

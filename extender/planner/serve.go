@@ -67,7 +67,7 @@ func (r *round) passBy(at *lane, now time.Time) {
 		}
 		if !now.Before(e.quiet) {
 			if len(s.wanting) > 0 {
-				shared = s.withBudget(h.want(), shared)
+				shared = s.withNotes(h.want(), shared)
 			}
 			s.tellPod(e, shared, now)
 		}

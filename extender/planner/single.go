@@ -63,6 +63,7 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 	}
 	shape := s.shapeOf(e)
 	if why := at.refused[shape]; why != nil && s.reservations[podID(pod.UID)] == nil {
+		s.setFutile(e, at.futile[shape])
 		s.wantQuota(at, i, why)
 		return why, nil
 	}
@@ -71,6 +72,8 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		if s.reservations[podID(pod.UID)] != nil && e.why != nil {
 			return e.why, nil
 		}
+		s.setFutile(e, why.word == v1alpha1.ReasonQueueTooSmall)
+		at.futile[shape] = e.futile
 		if closes(why) {
 			at.closed = why
 		} else if why.word != v1alpha1.ReasonQueueForbidden {
@@ -94,7 +97,7 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		if !e.futile {
 			at.fail(s, i)
 		}
-		return s.withBudget(i.want(), why), nil
+		return s.withNotes(i.want(), why), nil
 	}
 	place, lacks := r.reservedSpot(e, request), Reason("")
 	if place == nil && s.reservations[podID(pod.UID)] != nil {
@@ -131,7 +134,7 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		}
 		why := s.noRoom(e, at.queue, lacks)
 		at.full[shape], at.futile[shape] = why, e.futile
-		return s.withBudget(i.want(), why), nil
+		return s.withNotes(i.want(), why), nil
 	}
 	s.setFutile(e, false)
 	if !s.admitHeld(r, e, place, now) {

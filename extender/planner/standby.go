@@ -52,6 +52,10 @@ func (r *round) standBy(log logr.Logger, now time.Time) {
 		busy[s.top(w.queue)] = true
 		o := s.putBy(w, places, until, now)
 		o.standing = true
+		w.retell()
+		if w.pod != nil && w.pod.why != nil {
+			s.tellPod(w.pod, s.withNotes(w.id, w.pod.why), now)
+		}
 		s.topUp(now)
 		log.Info("What becomes free is put by for a gang that has waited long", "for", w.text(), "queue", w.queue, "nodes", len(o.targets))
 	}

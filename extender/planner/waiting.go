@@ -221,6 +221,9 @@ func (s *state) noRoom(e *pending, name string, r Reason) *reason {
 	if !final(r) && s.divides(name) {
 		why.message = strings.TrimSuffix(why.message, ".") + s.standingText(name, "the pod", s.wants(e.pod.UID))
 	}
+	if !final(r) && len(s.reservations) > 0 {
+		why.message = strings.TrimSuffix(why.message, ".") + s.asideText(podID(e.pod.UID))
+	}
 	why.message = strings.TrimSuffix(why.message, ".") + e.avoidedText()
 	return why
 }

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -116,6 +117,11 @@ func (w *want) spare(why string, until time.Time) {
 		return
 	}
 	w.kept = why
+	w.retell()
+}
+
+// retell has told anew what it waits for.
+func (w *want) retell() {
 	if w.pod != nil {
 		w.pod.told = ""
 	} else {
@@ -129,17 +135,37 @@ func (s *state) spared(e *pending) bool {
 	return w != nil && w.kept != ""
 }
 
-// withBudget adds to a reason for which there is no room what is in the way of
-// making some.
-func (s *state) withBudget(id string, why *reason) *reason {
-	w := s.wanting[id]
-	if w == nil || w.kept == "" || !s.p.opts.Clock.Now().Before(w.keptUntil) {
+// withNotes adds to a reason for which there is no room why none is made for who
+// waits, and what is set aside for it.
+func (s *state) withNotes(id string, why *reason) *reason {
+	text := ""
+	if w := s.wanting[id]; w != nil && w.kept != "" && s.p.opts.Clock.Now().Before(w.keptUntil) {
+		text = ". Nobody was evicted for it: " + w.kept
+	}
+	if o := s.reservations[id]; o != nil && o.standing {
+		text += fmt.Sprintf(". What becomes free on %d node(s) is set aside for it until %s", len(o.targets), clockTime(o.until))
+	}
+	if text == "" {
 		return why
 	}
 	more := *why
-	more.message = strings.TrimSuffix(more.message, ".") + ". Nobody was evicted for it: " + w.kept
+	more.message = strings.TrimSuffix(more.message, ".") + text
 	return &more
 }
+
+// asideText says for whom GPUs are set aside that others see as taken; empty if
+// for nobody.
+func (s *state) asideText(id string) string {
+	for _, o := range s.inOrder() {
+		if o.standing && o.id != id {
+			return fmt.Sprintf(". Free GPUs on %d node(s) are set aside for %s of queue %s, until it starts or %s", len(o.targets), o.want.text(), o.want.queue, clockTime(o.until))
+		}
+	}
+	return ""
+}
+
+// clockTime is a time of today in a sentence.
+func clockTime(t time.Time) string { return t.UTC().Format("15:04:05 MST") }
 
 // seek returns the pods that want places.
 func (w *want) seek(s *state, now time.Time) ([]gang.Member, *gang.Topology) {

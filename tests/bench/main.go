@@ -74,6 +74,9 @@ var parts = []part{
 	{"gangs", func(ctx context.Context, k *kit, o *options) ([]row, error) {
 		return (&gangBench{kit: k, rounds: o.rounds}).run(ctx)
 	}},
+	{"throughput", func(ctx context.Context, k *kit, _ *options) ([]row, error) {
+		return (&throughputBench{k}).run(ctx)
+	}},
 	{"queues", func(ctx context.Context, k *kit, o *options) ([]row, error) {
 		return (&queueBench{kit: k, queues: o.queues, pending: o.pending, admit: o.admit}).run(ctx)
 	}},

@@ -62,9 +62,9 @@ func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
 	if o.queues%departments != 0 {
 		errs = append(errs, fmt.Errorf("QUEUES=%d; write a multiple of %d, the number of departments", o.queues, departments))
 	}
-	for _, name := range cluster.SplitList(value("BENCH", "gangs,queues,reclaim")) {
+	for _, name := range cluster.SplitList(value("BENCH", "gangs,throughput,queues,reclaim")) {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
-			errs = append(errs, fmt.Errorf("BENCH names %q; write some of gangs, queues and reclaim", name))
+			errs = append(errs, fmt.Errorf("BENCH names %q; write some of gangs, throughput, queues and reclaim", name))
 		}
 		o.parts[name] = true
 	}
