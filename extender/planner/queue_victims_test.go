@@ -249,3 +249,38 @@ func TestWhoWaitsIsToldWhyNobodyIsEvicted(t *testing.T) {
 		})
 	}
 }
+
+// It waited for its victims, which take their time, beside GPUs that were free.
+func TestClaimantTakesWhatBecomesFreeBeforeItsVictimsHaveGone(t *testing.T) {
+	runQueues(t, 2, func(w *world) {
+		w.queue(aQueue("a", ""))
+		w.queue(aQueue("b", "", deserves(4)))
+		w.submit("a", 8, "100")
+		w.goOn(2 * time.Second)
+		w.submit("b", 2, "100")
+		w.goOnWithoutEvicting(2 * time.Second)
+		victims := w.effects.take(&w.effects.evicted)
+		if len(victims) != 2 {
+			t.Fatalf("victims %q, want two", victims)
+		}
+		for _, name := range victims {
+			w.change(uidOf(name), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+		}
+		for _, name := range w.runningIn("a") {
+			if !slices.Contains(victims, name) {
+				w.remove(w.pod(uidOf(name))) // it has ended by itself
+				break
+			}
+		}
+		w.goOnWithoutEvicting(2 * time.Second)
+		w.wantRunning("b", 1)
+		for _, name := range victims {
+			w.remove(w.pod(uidOf(name)))
+		}
+		w.goOn(2 * time.Second)
+		w.wantRunning("b", 2)
+		if more := w.effects.take(&w.effects.evicted); len(more) > 0 {
+			t.Errorf("%q were evicted as well", more)
+		}
+	})
+}

@@ -92,16 +92,19 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 	if !some {
 		return s.modelsFull(at.queue), nil
 	}
-	if why := at.full[shape]; why != nil && s.reservations[podID(pod.UID)] == nil {
+	// Something may be put by for it, which need not be there yet: then what has
+	// become free elsewhere meanwhile does as well.
+	reserved := s.reservations[podID(pod.UID)] != nil
+	place, lacks := r.reservedSpot(e, request), Reason("")
+	if why := at.full[shape]; why != nil && place == nil {
+		if reserved {
+			return e.why, nil
+		}
 		s.setFutile(e, at.futile[shape])
 		if !e.futile {
 			at.fail(s, i)
 		}
 		return s.withNotes(i.want(), why), nil
-	}
-	place, lacks := r.reservedSpot(e, request), Reason("")
-	if place == nil && s.reservations[podID(pod.UID)] != nil {
-		return e.why, nil // it waits for those that are to go
 	}
 	// What memory comes to on very GPUs may be more than was asked about.
 	var dear *reason
@@ -117,6 +120,9 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 			}
 			return why == nil
 		})
+	}
+	if place == nil && reserved {
+		return e.why, nil // it waits for those that are to go
 	}
 	if place == nil && dear != nil {
 		return dear, nil
