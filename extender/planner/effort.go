@@ -28,7 +28,7 @@ var (
 	makingPauses = []time.Duration{30 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour}
 	// stubbornPauses are how long a pod is left alone after it could not be
 	// evicted.
-	stubbornPauses = []time.Duration{2 * time.Minute, 10 * time.Minute, time.Hour}
+	stubbornPauses = []time.Duration{2 * time.Minute, 5 * time.Minute, 10 * time.Minute}
 )
 
 // made notes that room was made for w.

@@ -11,8 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/tranche-dev/tranche/extender/internal/fixture"
 	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
+	"github.com/tranche-dev/tranche/pkg/contract"
 )
 
 func withoutNominations(o *Options) { o.Nominate = false }
@@ -283,4 +285,61 @@ func TestClaimantTakesWhatBecomesFreeBeforeItsVictimsHaveGone(t *testing.T) {
 			t.Errorf("%q were evicted as well", more)
 		}
 	})
+}
+
+// Room that was made on a node that takes nobody any more was kept for a gang
+// until the grace periods of its victims were over.
+func TestReservationEndsWhenItsPlaceIsSpoilt(t *testing.T) {
+	for name, spoil := range map[string]func(w *world, node string){
+		"cordoned": func(w *world, node string) {
+			n := fixture.Node(w, node, fixture.Inventory(node, 4))
+			n.Spec.Unschedulable = true
+			w.p.ObserveNode(w.Context(), view.NodeOf(n, w.p.opts.Resources))
+		},
+		"gone": func(w *world, node string) { w.p.ForgetNode(w.Context(), node) },
+		"out of order": func(w *world, node string) {
+			inv := fixture.Inventory(node, 4)
+			for i := range inv.GPUs {
+				inv.GPUs[i].Healthy = false
+			}
+			w.p.ObserveNode(w.Context(), view.NodeOf(fixture.Node(w, node, inv), w.p.opts.Resources))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runQueues(t, 2, func(w *world) {
+				w.size = 4
+				w.queue(aQueue("a", ""))
+				w.queue(aQueue("b", "", deserves(4)))
+				w.submit("a", 8, "100")
+				w.goOn(2 * time.Second)
+				w.create(inQueue("b", gangPods("g", 4, 4, "100")...)...)
+				w.goOnWithoutEvicting(2 * time.Second)
+				victims := w.effects.take(&w.effects.evicted)
+				if len(victims) != 4 {
+					t.Fatalf("victims %q, want four", victims)
+				}
+				node := w.pod(uidOf(victims[0])).Spec.NodeName
+				spoil(w, node)
+				w.goOn(time.Minute)
+				w.wantBound("g", 4)
+				for _, pod := range w.podsOn(node) {
+					if pod.Labels[contract.GangLabel] != "" {
+						t.Errorf("%s is on %s", pod.Name, node)
+					}
+				}
+			})
+		})
+	}
+}
+
+func (w *world) podsOn(node string) []*corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []*corev1.Pod
+	for _, pod := range w.pods {
+		if pod.Spec.NodeName == node {
+			list = append(list, pod)
+		}
+	}
+	return list
 }

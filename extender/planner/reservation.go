@@ -42,6 +42,8 @@ type reservation struct {
 	specs uint64
 	// standing says that it waits for what becomes free by itself.
 	standing bool
+	// nodes is the count of nodes' changes when it was last looked at.
+	nodes uint64
 }
 
 // victim is a pod on its way out.
@@ -199,6 +201,35 @@ func (s *state) endReservation(id string, now time.Time) {
 	}
 }
 
+// spoilt says whether what a reservation is for cannot come true: a node was
+// cordoned or has gone, or a GPU is out of order.
+func (s *state) spoilt(r *reservation) bool {
+	pods := []*pending{r.want.pod}
+	if r.want.gang != nil {
+		pods = pods[:0]
+		for _, m := range r.want.members {
+			if e := s.pending[m.pod.UID]; e != nil {
+				pods = append(pods, e)
+			}
+		}
+	}
+	for node, charges := range r.targets {
+		if n := s.nodes[node]; n == nil || n.view == nil || slices.ContainsFunc(pods, func(e *pending) bool { return !s.allows(node, e.pod) }) {
+			return true
+		}
+		healthy := 0
+		for _, g := range s.ledger.Node(node).GPUs() {
+			if _, wanted := charges[g.Facts.UUID]; wanted && g.Facts.Healthy {
+				healthy++
+			}
+		}
+		if healthy < len(charges) {
+			return true
+		}
+	}
+	return false
+}
+
 // tendReservations sees to the victims: budgets may keep some for long, then
 // others must do.
 func (s *state) tendReservations(now time.Time) {
@@ -208,6 +239,12 @@ func (s *state) tendReservations(now time.Time) {
 			continue
 		}
 		r.specs = s.specs
+		if r.nodes != s.inventories && s.spoilt(r) {
+			s.endReservation(id, now)
+			r.want.next = now
+			continue
+		}
+		r.nodes = s.inventories
 		for uid, v := range r.victims {
 			c := s.counted[uid]
 			if c == nil || c.pod.Deleting {
