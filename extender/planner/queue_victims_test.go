@@ -310,7 +310,12 @@ func TestReservationEndsWhenItsPlaceIsSpoilt(t *testing.T) {
 				w.size = 4
 				w.queue(aQueue("a", ""))
 				w.queue(aQueue("b", "", deserves(4)))
-				w.submit("a", 8, "100")
+				for i := range 8 {
+					pod := queued("a", fmt.Sprint("a", i), "100")
+					grace := int64(600)
+					pod.Spec.TerminationGracePeriodSeconds = &grace
+					w.create(pod)
+				}
 				w.goOn(2 * time.Second)
 				w.create(inQueue("b", gangPods("g", 4, 4, "100")...)...)
 				w.goOnWithoutEvicting(2 * time.Second)
@@ -320,6 +325,10 @@ func TestReservationEndsWhenItsPlaceIsSpoilt(t *testing.T) {
 				}
 				node := w.pod(uidOf(victims[0])).Spec.NodeName
 				spoil(w, node)
+				for _, name := range victims {
+					w.change(uidOf(name), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+					w.remove(w.pod(uidOf(name)))
+				}
 				w.goOn(time.Minute)
 				w.wantBound("g", 4)
 				for _, pod := range w.podsOn(node) {
