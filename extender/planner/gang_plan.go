@@ -38,8 +38,8 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 	if !s.p.Live() || now.Before(s.nextPlan) || !s.gangsDirty && !room && (!timed || !s.expects(now)) {
 		return
 	}
-	if s.divided != s.inventories {
-		s.divided = s.inventories
+	if s.divided != s.inventories || s.divideDue {
+		s.divided, s.divideDue = s.inventories, false
 		s.divideCluster()
 	}
 	s.settleBooks()

@@ -202,6 +202,7 @@ func (s *state) allocate(log logr.Logger, pod *view.Pod, now time.Time) {
 		return
 	}
 	s.forgetUnplanned(pod.UID)
+	s.divideDue = s.divideDue || s.partial[pod.Node]
 	before, had := s.ledger.Get(pod.UID)
 	if s.ledger.Allocate(charges(*pod.Plan, pod)) {
 		s.displace(log, pod.Node, now)

@@ -226,6 +226,7 @@ func (s *state) injected(namespace string) bool {
 // nodes.
 func (s *state) divideCluster() {
 	total := make(queue.Amounts, queue.FirstModel)
+	clear(s.partial)
 	before := s.largest
 	s.largest = 0
 	for n := range s.ledger.Snapshot().Nodes() {
@@ -240,6 +241,7 @@ func (s *state) divideCluster() {
 			s.largest = max(s.largest, g.Facts.MemoryMiB)
 			amount := int64(n.SharesPerGPU())
 			if !open || !g.Facts.Healthy {
+				s.partial[n.Name()] = true
 				amount = int64(min(g.Allocated, n.SharesPerGPU()))
 			}
 			r := s.tree.Model(g.Facts.Model)

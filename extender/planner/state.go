@@ -78,6 +78,10 @@ type state struct {
 	// divided is the count of nodes' changes for which divideCluster was called;
 	// inventories is that count now.
 	divided, inventories uint64
+	// partial are the nodes that count with what pods have of them, since they take
+	// no more, or some of their GPUs do not; divideDue says that this has changed.
+	partial   map[string]bool
+	divideDue bool
 	// queueTold says that queues are to be reported, nextReport not before when.
 	queueTold  bool
 	nextReport time.Time
@@ -215,7 +219,7 @@ func newState(p *Planner) *state {
 		preemptors: map[types.UID]*preemptor{},
 		gangs:      map[GangKey]*gangState{}, members: map[types.UID]*member{}, vacant: map[types.UID]bool{},
 		nodes: map[string]*nodeState{}, usage: map[types.UID]*view.Usage{}, moved: map[string]bool{},
-		tree: queue.New(), queues: map[string]*queueState{}, namespaces: map[string]*view.Namespace{}, counted: map[types.UID]*counted{},
+		partial: map[string]bool{}, tree: queue.New(), queues: map[string]*queueState{}, namespaces: map[string]*view.Namespace{}, counted: map[types.UID]*counted{},
 		hopeless: map[spotKey]*hopeless{}, shapes: map[string]int{}, untold: map[types.UID]*pending{}, leaving: map[types.UID]time.Time{}, expelled: map[types.UID]bool{},
 		wanting: map[string]*want{}, reservations: map[string]*reservation{}, stubborn: map[types.UID]*effort{}, efforts: map[string]*effort{}, short: map[string]*want{},
 		recent: map[string]gain{}, woken: map[types.UID]*pending{},

@@ -30,6 +30,7 @@ type gain struct {
 // gain notes that a node may have more room than before.
 func (s *state) gain(node string, now time.Time) {
 	s.capacity++
+	s.divideDue = s.divideDue || s.partial[node]
 	s.moved[node] = true
 	s.favourDue, s.topUpDue = true, true
 	s.logGain(node)
