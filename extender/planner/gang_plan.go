@@ -13,10 +13,13 @@ import (
 )
 
 const (
-	// planPart bounds planning of gangs to a part of the planner's time,
-	// however many wait; planBudget is after how long a round is broken off.
+	// planPart bounds rounds to a part of the planner's time, however many wait;
+	// planBudget is after how long a round is broken off. planPause is the longest
+	// between two rounds: who has waited for the first, for victims say, is not to
+	// wait for the size of the cluster as well.
 	planPart   = 4
 	planBudget = 200 * time.Millisecond
+	planPause  = 250 * time.Millisecond
 	// capFactor bounds how far progress moves a group's deadline, in hold
 	// timeouts; backstop is how much later the ledger itself ends a hold.
 	capFactor = 5
@@ -90,7 +93,8 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 		}
 	}
 	r.makeRoom(log, l, now)
-	s.nextPlan = now.Add(planPart * s.p.opts.Clock.Since(now))
+	end := s.p.opts.Clock.Now()
+	s.nextPlan = end.Add(min((planPart-1)*end.Sub(now), planPause))
 }
 
 // expects says whether time alone changes something about any gang.
