@@ -56,8 +56,8 @@ func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
 	o.rounds = number("ROUNDS", 3, 1)
 	o.queues, o.pending, o.admit = number("QUEUES", 1000, departments), number("PENDING", 20000, departments), number("ADMIT", 2000, departments)
 	o.reclaimNodes = number("RECLAIM_NODES", 5000, 2*reclaims)
-	if o.admit+departments > min(o.pending, o.cluster.SimNodes*o.cluster.SimGPUs) {
-		errs = append(errs, fmt.Errorf("ADMIT=%d; that and %d more must be at most PENDING and the GPUs of all nodes", o.admit, departments))
+	if o.admit+2*departments > min(o.pending, o.cluster.SimNodes*o.cluster.SimGPUs) {
+		errs = append(errs, fmt.Errorf("ADMIT=%d; that and %d more must be at most PENDING and the GPUs of all nodes", o.admit, 2*departments))
 	}
 	if o.queues%departments != 0 {
 		errs = append(errs, fmt.Errorf("QUEUES=%d; write a multiple of %d, the number of departments", o.queues, departments))
