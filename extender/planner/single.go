@@ -53,24 +53,38 @@ func (r *round) servePod(log logr.Logger, at *lane, i *item, now time.Time) {
 
 // tryPod admits a pod, or says why it is not admitted.
 func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) {
-	s, e := r.s, i.pod
-	pod := e.pod
-	if pod.Problem != "" {
-		return &reason{eventInvalid, pod.Problem, 0}, nil
-	}
-	if at.closed != nil {
-		return at.closed, nil
-	}
-	shape := s.shapeOf(e)
-	if why := at.refused[shape]; why != nil && s.reservations[podID(pod.UID)] == nil {
-		s.setFutile(e, at.futile[shape])
-		s.wantQuota(at, i, why)
+	if why := r.lacksQuota(at, i, now); why != nil {
 		return why, nil
 	}
-	if why := s.admits(at.queue, pod.Namespace, "the pod", i.ask, creditFor(podID(pod.UID))); why != nil {
+	if !i.pod.pod.UsesGPU {
+		r.s.admitUnheld(i.pod)
+		return nil, nil
+	}
+	return r.placePod(at, i, now)
+}
+
+// lacksQuota says why a pod's queue does not take it, nil if it does. The lane
+// remembers what holds for others.
+func (r *round) lacksQuota(at *lane, i *item, now time.Time) *reason {
+	s, e := r.s, i.pod
+	pod, id := e.pod, podID(e.pod.UID)
+	reserved := s.reservations[id] != nil
+	if pod.Problem != "" {
+		return &reason{eventInvalid, pod.Problem, 0}
+	}
+	if at.closed != nil {
+		return at.closed
+	}
+	shape := s.shapeOf(e)
+	if why := at.refused[shape]; why != nil && !reserved {
+		s.setFutile(e, at.futile[shape])
 		s.wantQuota(at, i, why)
-		if s.reservations[podID(pod.UID)] != nil && e.why != nil {
-			return e.why, nil
+		return why
+	}
+	if why := s.admits(at.queue, pod.Namespace, "the pod", i.ask, creditFor(id)); why != nil {
+		s.wantQuota(at, i, why)
+		if reserved && e.why != nil {
+			return e.why
 		}
 		s.setFutile(e, why.word == v1alpha1.ReasonQueueTooSmall)
 		at.futile[shape] = e.futile
@@ -79,22 +93,23 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		} else if why.word != v1alpha1.ReasonQueueForbidden {
 			at.refused[shape] = why
 		}
-		return why, nil
+		return why
 	}
-	if why := s.yields(podID(pod.UID), at.queue, "the pod", pod.Priority, i.ask, now); why != nil {
-		return why, nil
-	}
-	if !pod.UsesGPU {
-		s.admitUnheld(e)
-		return nil, nil
-	}
-	request, some := s.narrowed(pod.Request, at.queue, i.ask)
+	return s.yields(id, at.queue, "the pod", pod.Priority, i.ask, now)
+}
+
+// placePod holds a place for a pod that its queue would take, or says why there
+// is none.
+func (r *round) placePod(at *lane, i *item, now time.Time) (*reason, *gang.Place) {
+	s, e := r.s, i.pod
+	shape := s.shapeOf(e)
+	request, some := s.narrowed(e.pod.Request, at.queue, i.ask)
 	if !some {
 		return s.modelsFull(at.queue), nil
 	}
 	// Something may be put by for it, which need not be there yet: then what has
 	// become free elsewhere meanwhile does as well.
-	reserved := s.reservations[podID(pod.UID)] != nil
+	reserved := s.reservations[podID(e.pod.UID)] != nil
 	place, lacks := r.reservedSpot(e, request), Reason("")
 	if why := at.full[shape]; why != nil && place == nil {
 		if reserved {
@@ -106,47 +121,53 @@ func (r *round) tryPod(at *lane, i *item, now time.Time) (*reason, *gang.Place) 
 		}
 		return s.withNotes(i.want(), why), nil
 	}
-	// What memory comes to on very GPUs may be more than was asked about.
 	var dear *reason
 	if place == nil {
-		place, lacks = r.spot(e, shape, request, func(p *gang.Place) bool {
-			cost := s.planCost(pod, p.Plan, p.Node)
-			if beyond(cost, i.ask).IsZero() {
-				return true
-			}
-			why := s.admits(at.queue, pod.Namespace, "the pod", cost, creditFor(podID(pod.UID)))
-			if dear == nil {
-				dear = why
-			}
-			return why == nil
-		})
+		place, lacks, dear = r.allowedSpot(at, i, request)
 	}
-	if place == nil && reserved {
+	switch {
+	case place != nil:
+		s.setFutile(e, false)
+		if !s.admitHeld(r, e, place, now) {
+			return s.noRoom(e, at.queue, placement.NotTogether), nil
+		}
+		return nil, place
+	case reserved:
 		return e.why, nil // it waits for those that are to go
-	}
-	if place == nil && dear != nil {
+	case dear != nil:
 		return dear, nil
-	}
-	if place == nil && s.foreignTakes(r, pod) {
+	case s.foreignTakes(r, e.pod):
 		s.setFutile(e, false)
 		s.admitUnheld(e)
 		return nil, nil
 	}
-	if place == nil {
-		s.setFutile(e, final(lacks))
-		if !e.futile {
-			at.fail(s, i)
-			s.expose(at, e)
+	s.setFutile(e, final(lacks))
+	if !e.futile {
+		at.fail(s, i)
+		s.expose(at, e)
+	}
+	why := s.noRoom(e, at.queue, lacks)
+	at.full[shape], at.futile[shape] = why, e.futile
+	return s.withNotes(i.want(), why), nil
+}
+
+// allowedSpot looks for the best place that a pod's queue allows: what memory
+// comes to on very GPUs may be more than was asked about. dear is why one that
+// was found is not allowed.
+func (r *round) allowedSpot(at *lane, i *item, request contract.Request) (place *gang.Place, lacks Reason, dear *reason) {
+	s, e := r.s, i.pod
+	place, lacks = r.spot(e, s.shapeOf(e), request, func(p *gang.Place) bool {
+		cost := s.planCost(e.pod, p.Plan, p.Node)
+		if beyond(cost, i.ask).IsZero() {
+			return true
 		}
-		why := s.noRoom(e, at.queue, lacks)
-		at.full[shape], at.futile[shape] = why, e.futile
-		return s.withNotes(i.want(), why), nil
-	}
-	s.setFutile(e, false)
-	if !s.admitHeld(r, e, place, now) {
-		return s.noRoom(e, at.queue, placement.NotTogether), nil
-	}
-	return nil, place
+		why := s.admits(at.queue, e.pod.Namespace, "the pod", cost, creditFor(podID(e.pod.UID)))
+		if dear == nil {
+			dear = why
+		}
+		return why == nil
+	})
+	return place, lacks, dear
 }
 
 // reservedSpot looks where something was put by for the pod.
