@@ -56,7 +56,7 @@ func (r *round) passBy(at *lane, now time.Time) {
 	s := r.s
 	for h := at.head(s); h != nil && h.pod != nil; h = at.head(s) {
 		e, c := h.pod, at.pods[0]
-		why := r.standing(at, c.key)
+		why := r.knownReason(at, c.key)
 		if why == nil || c.key == mixed || e.futile != at.futile[c.key] || s.forbidden(s.queues[at.queue], e.pod.Namespace) || len(s.reservations) > 0 && s.reservations[podID(e.pod.UID)] != nil {
 			return
 		}
@@ -75,10 +75,10 @@ func (r *round) passBy(at *lane, now time.Time) {
 	}
 }
 
-// standing is why no pod of a shape in a lane needs to be tried, nil if one has
+// knownReason is why no pod of a shape in a lane needs to be tried, nil if one has
 // to: some of those for which there is no room may have it made, unless that was
 // tried in vain for one like them.
-func (r *round) standing(l *lane, shape int) *reason {
+func (r *round) knownReason(l *lane, shape int) *reason {
 	switch refused := l.refused[shape]; {
 	case l.closed != nil:
 		return l.closed

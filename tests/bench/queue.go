@@ -279,12 +279,6 @@ func (b *queueBench) many(ctx context.Context) ([]row, error) {
 	after, took := usages(dir), b.watcher.lastBound.Sub(began)
 	fmt.Printf("%d pods admitted in %v; CPU: %s\n", n, took, spent(before, after))
 	stockTook := stockBound.Sub(stockBegan)
-	perPod := func(what, bar string, ours, stock time.Duration) row {
-		return row{
-			what, fmt.Sprintf("%.2f ms", float64(ours.Microseconds())/float64(n)/1000), fmt.Sprintf("%.2f ms (stock scheduler)", float64(stock.Microseconds())/float64(n)/1000),
-			fmt.Sprintf("%.2f", float64(ours)/float64(stock)), bar,
-		}
-	}
 	rate := func(d time.Duration) string { return fmt.Sprintf("%.0f/s", float64(n)/d.Seconds()) }
 	return []row{
 		{
@@ -292,8 +286,8 @@ func (b *queueBench) many(ctx context.Context) ([]row, error) {
 			rate(took), rate(stockTook) + " (single pods, stock scheduler, first create to last bind)",
 			fmt.Sprintf("%.2f", stockTook.Seconds()/took.Seconds()), ">= 0.8",
 		},
-		perPod("... CPU of scheduler and extender per pod", "<= 1.0", cpuOf(before, after, cluster.Scheduler, cluster.Extender), cpuOf(stockBefore, stockAfter, cluster.Scheduler)),
-		perPod("... CPU of the API server per pod", "<= 1.6", cpuOf(before, after, cluster.APIServer), cpuOf(stockBefore, stockAfter, cluster.APIServer)),
+		perPod("... CPU of scheduler and extender per pod", "<= 1.0", n, cpuOf(before, after, cluster.Scheduler, cluster.Extender), cpuOf(stockBefore, stockAfter, cluster.Scheduler)),
+		perPod("... CPU of the API server per pod", "<= 1.6", n, cpuOf(before, after, cluster.APIServer), cpuOf(stockBefore, stockAfter, cluster.APIServer)),
 	}, nil
 }
 

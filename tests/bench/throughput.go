@@ -62,8 +62,8 @@ func (b *throughputBench) run(ctx context.Context) ([]row, error) {
 			fmt.Sprintf("%d pods of 1/4 GPU on %d nodes, %s: first create to last bind", throughputPods, b.nodes, kind.what),
 			rate(ours.took), rate(stock.took) + " (pods without GPU, stock scheduler)", fmt.Sprintf("%.2f", stock.took.Seconds()/ours.took.Seconds()), kind.bar,
 		},
-			perPod("... CPU of scheduler and extender per pod", "<= "+cpuBar(b.nodes), ours.of(cluster.Scheduler, cluster.Extender), stock.of(cluster.Scheduler)),
-			perPod("... CPU of the API server per pod", "<= 1.6", ours.of(cluster.APIServer), stock.of(cluster.APIServer)),
+			perPod("... CPU of scheduler and extender per pod", "<= "+cpuBar(b.nodes), throughputPods, ours.of(cluster.Scheduler, cluster.Extender), stock.of(cluster.Scheduler)),
+			perPod("... CPU of the API server per pod", "<= 1.6", throughputPods, ours.of(cluster.APIServer), stock.of(cluster.APIServer)),
 		)
 	}
 	return rows, nil
@@ -89,9 +89,10 @@ func cpuBar(nodes int) string {
 	return "0.5"
 }
 
-func perPod(what, bar string, ours, stock time.Duration) row {
+// perPod compares what n pods cost with what as many cost the stock scheduler.
+func perPod(what, bar string, n int, ours, stock time.Duration) row {
 	each := func(d time.Duration) string {
-		return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/throughputPods/1000)
+		return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/float64(n)/1000)
 	}
 	return row{what, each(ours), each(stock) + " (stock scheduler)", fmt.Sprintf("%.2f", float64(ours)/float64(stock)), bar}
 }
