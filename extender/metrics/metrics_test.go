@@ -26,6 +26,7 @@ func TestMetricsAreWellNamed(t *testing.T) {
 	m.Nominations.WithLabelValues("ok").Inc()
 	m.Admissions.WithLabelValues("ok").Inc()
 	m.AdmissionDuration.Observe(1)
+	m.PlanDuration.Observe(1)
 	m.Evictions.WithLabelValues("BelowMinCount", "ok").Inc()
 	m.Gangs.WithLabelValues("Held").Set(1)
 	m.GangWrites.WithLabelValues("create", "ok").Inc()

@@ -94,6 +94,7 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 	}
 	r.makeRoom(log, l, now)
 	end := s.p.opts.Clock.Now()
+	s.p.metrics.PlanDuration.Observe(max(end.Sub(now), 0).Seconds())
 	s.nextPlan = end.Add(min((planPart-1)*end.Sub(now), planPause))
 }
 

@@ -70,13 +70,10 @@ func (p *Planner) publishGates(s *state, now time.Time) {
 			g.placements[name] = q.view.Placement
 		}
 	}
-	for _, name := range s.tree.Names() {
-		if s.tree.Check(name, nil) != nil {
-			continue // it takes nobody
-		}
-		g.open[name] = gateOf{limit: s.tree.Room(name).Get(queue.GPU), share: s.tree.ShareRoom(name).Get(queue.GPU)}
-		if q := s.queues[name]; q != nil && q.stuck {
-			g.stuck[name] = true
+	for _, d := range s.tree.Doors(queue.GPU) {
+		g.open[d.Queue] = gateOf{limit: d.Limit, share: d.Share}
+		if q := s.queues[d.Queue]; q != nil && q.stuck {
+			g.stuck[d.Queue] = true
 		}
 	}
 	p.gates.Store(g)

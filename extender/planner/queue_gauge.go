@@ -1,11 +1,6 @@
 package planner
 
-import (
-	"slices"
-	"strings"
-
-	"github.com/tranche-dev/tranche/pkg/queue"
-)
+import "github.com/tranche-dev/tranche/pkg/queue"
 
 // QueueState is a queue as State and metrics show it, all below it included.
 // Amounts of GPUs are in shares.
@@ -32,22 +27,15 @@ func (p *Planner) Queues() []QueueState {
 	return nil
 }
 
-func (s *state) gaugeQueues(backlog map[string]int32) {
-	list := make([]QueueState, 0, len(s.queues))
-	for _, q := range s.queues {
-		if q.view == nil {
-			continue
-		}
-		u := s.tree.Usage(q.name)
-		d := QueueState{
-			Name: q.name, Parent: q.view.Parent, Allocated: u.Allocated.Get(queue.GPU), Held: u.Held.Get(queue.GPU), Demand: u.Demand.Get(queue.GPU),
-			Deserved: u.Deserved.Get(queue.GPU), FairShare: u.FairShare.Get(queue.GPU), Limit: u.EffectiveLimit.Get(queue.GPU), Pending: backlog[q.name],
-		}
-		if d.Limit == queue.Unlimited {
-			d.Limit = -1
-		}
-		list = append(list, d)
+// gaugeOf is what there is to show of a queue.
+func gaugeOf(q *queueState, basis *reportBasis) QueueState {
+	u := &basis.usage
+	d := QueueState{
+		Name: q.name, Parent: q.view.Parent, Allocated: u.Allocated.Get(queue.GPU), Held: u.Held.Get(queue.GPU), Demand: u.Demand.Get(queue.GPU),
+		Deserved: u.Deserved.Get(queue.GPU), FairShare: u.FairShare.Get(queue.GPU), Limit: u.EffectiveLimit.Get(queue.GPU), Pending: basis.backlog,
 	}
-	slices.SortFunc(list, func(a, b QueueState) int { return strings.Compare(a.Name, b.Name) })
-	s.p.queueGauges.Store(&list)
+	if d.Limit == queue.Unlimited {
+		d.Limit = -1
+	}
+	return d
 }

@@ -34,13 +34,14 @@ func (s *state) reportQueues(now time.Time) {
 		return
 	}
 	s.queueTold, s.nextReport = false, now.Add(reportEvery)
-	backlog := s.backlogs()
-	s.gaugeQueues(backlog)
+	backlog, opens := s.backlogs(), s.opens()
+	gauges := make([]QueueState, 0, len(s.queues))
 	for _, q := range s.queues {
 		if q.view == nil {
 			continue
 		}
-		basis := s.reportBasis(q, backlog[q.name])
+		basis := s.reportBasis(q, backlog[q.name], opens[q.name])
+		gauges = append(gauges, gaugeOf(q, &basis))
 		if basis.equal(&q.basis) {
 			continue
 		}
@@ -52,6 +53,8 @@ func (s *state) reportQueues(now time.Time) {
 		q.reported = &r
 		s.p.effects.ReportQueue(r)
 	}
+	slices.SortFunc(gauges, func(a, b QueueState) int { return strings.Compare(a.Name, b.Name) })
+	s.p.queueGauges.Store(&gauges)
 	if took := reportPart * s.p.opts.Clock.Since(now); took > reportEvery {
 		s.nextReport = now.Add(took)
 	}
@@ -72,9 +75,9 @@ type reportBasis struct {
 	specs              uint64
 }
 
-func (s *state) reportBasis(q *queueState, backlog int32) reportBasis {
+func (s *state) reportBasis(q *queueState, backlog int32, opens bool) reportBasis {
 	return reportBasis{
-		usage: s.tree.Usage(q.name), backlog: backlog, open: backlog == 0 && s.opens(q), inUse: s.inUse(q), specs: s.specs, known: true,
+		usage: s.tree.Usage(q.name), backlog: backlog, open: backlog == 0 && opens, inUse: s.inUse(q), specs: s.specs, known: true,
 	}
 }
 
@@ -142,18 +145,27 @@ func (s *state) queueStatus(q *queueState, basis *reportBasis, now time.Time) v1
 	return status
 }
 
-// opens says whether the next single pod of a queue needs no gate: the queue
-// admits, is below its limit, and is within its share if others wait for theirs.
-func (s *state) opens(q *queueState) bool {
-	if s.tree.Check(q.name, nil) != nil || s.tree.Room(q.name).Get(queue.GPU) <= 0 {
-		return false
-	}
-	for name, other := range s.queues {
-		if other.stuck && name != q.name {
-			return s.tree.ShareRoom(q.name).Get(queue.GPU) > 0
+// opens lists the queues of which the next single pod needs no gate: those that
+// admit, are below their limits, and are within their share if others wait for
+// theirs.
+func (s *state) opens() map[string]bool {
+	waiting := 0
+	for _, q := range s.queues {
+		if q.stuck {
+			waiting++
 		}
 	}
-	return true
+	list := map[string]bool{}
+	for _, d := range s.tree.Doors(queue.GPU) {
+		others := waiting
+		if q := s.queues[d.Queue]; q != nil && q.stuck {
+			others--
+		}
+		if d.Limit > 0 && (others == 0 || d.Share > 0) {
+			list[d.Queue] = true
+		}
+	}
+	return list
 }
 
 // usageText writes amounts as the API does. What is unlimited is left out, and

@@ -153,12 +153,12 @@ func (s *state) outdated() string {
 	if s.queueTold || s.gatesStale {
 		return ""
 	}
-	backlog := s.backlogs()
+	backlog, opens := s.backlogs(), s.opens()
 	for _, q := range s.queues {
 		if q.view == nil {
 			continue
 		}
-		if now := s.reportBasis(q, backlog[q.name]); !now.equal(&q.basis) {
+		if now := s.reportBasis(q, backlog[q.name], opens[q.name]); !now.equal(&q.basis) {
 			return fmt.Sprintf("queue %s was last reported with %+v and has %+v", q.name, q.basis, now)
 		}
 	}

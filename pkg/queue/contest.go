@@ -26,7 +26,9 @@ type Head struct {
 //  5. then the first by name.
 //
 // It is valid until a spec, the capacity or what anybody wants changes. Pending
-// charges may become held or allocated; Set or Clear their leaf after that.
+// charges may become held or allocated; Set or Clear their leaf after that. What
+// is wanted less or more meanwhile counts in the next contest: to divide anew for
+// each of thousands would cost more than it is worth.
 type Contest struct {
 	tree    *Tree
 	version uint64
@@ -67,7 +69,7 @@ func (c *Contest) Valid() bool {
 // Set makes head the first candidate of leaf. It returns false, and leaf has
 // none, if the queue admits nobody; see Tree.Check for why.
 func (c *Contest) Set(leaf string, head Head) bool {
-	c.tree.solve()
+	c.tree.wire()
 	n := c.tree.nodes[leaf]
 	if n == nil || !n.admits() {
 		c.Clear(leaf)
@@ -80,7 +82,7 @@ func (c *Contest) Set(leaf string, head Head) bool {
 // Clear says that leaf has no candidate.
 func (c *Contest) Clear(leaf string) {
 	if x := c.contenders[leaf]; x != nil && x.serves != nil && len(x.field) == 0 {
-		c.tree.solve()
+		c.tree.wire()
 		c.update(x, nil)
 	}
 }

@@ -39,6 +39,9 @@ type node struct {
 	// deserved is cut so that siblings do not deserve more than their parent.
 	deserved []int64
 	fair     []int64
+
+	// door is Doors' own: what it has found on its way down.
+	door Door
 }
 
 // admits says whether pods may be admitted, limits apart.

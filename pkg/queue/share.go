@@ -21,6 +21,37 @@ func (t *Tree) ShareRoom(queue string) Amounts {
 	return room
 }
 
+// Door is how far a queue that takes pods, and all above it, are below their
+// limits and below their fair shares of one resource: as Room and ShareRoom say.
+type Door struct {
+	Queue        string
+	Limit, Share int64
+}
+
+// Doors returns those of all queues that take pods, for one resource. It costs a
+// walk through the tree, where Room and ShareRoom cost a climb for each queue.
+func (t *Tree) Doors(r Resource) []Door {
+	t.solve()
+	list := make([]Door, 0, len(t.order))
+	t.root.door = Door{Limit: Unlimited, Share: Unlimited}
+	for _, n := range t.order { // parents before their children
+		if n.stray {
+			continue
+		}
+		n.door = Door{n.name, n.up.door.Limit, n.up.door.Share}
+		if n.limit[r] != Unlimited {
+			n.door.Limit = min(n.door.Limit, max(n.limit[r]-n.used[r], 0))
+		}
+		if t.managed[r] {
+			n.door.Share = min(n.door.Share, n.fair[r]-n.used[r])
+		}
+		if n.admits() {
+			list = append(list, n.door)
+		}
+	}
+	return list
+}
+
 // Entitled says whether queue and all above it stay within their fair shares
 // with ask, in every managed resource that it asks. Fair shares are never more
 // than what is wanted, so the ask must have been charged as pending. A stray is

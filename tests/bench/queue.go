@@ -136,15 +136,43 @@ func (b *queueBench) backlog(ctx context.Context) ([]row, error) {
 		},
 		{"... pods that have an event", strconv.Itoa(told), strconv.Itoa(b.pending - departments), fmt.Sprintf("%.2f", float64(told)/float64(b.pending-departments)), "1"},
 	}
+	flushed, err := b.flushed(ctx)
+	if err != nil {
+		return nil, err
+	}
 	before, after, err := b.during(ctx, fmt.Sprintf("%d pods wait", b.pending), window)
 	if err != nil {
 		return nil, err
 	}
+	again, err := b.flushed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows = append(rows, row{
+		"... gates that kube-scheduler looked at anew meanwhile, by its own five-minute timer", strconv.Itoa(again - flushed), "", "", "",
+	})
 	rows = append(rows, quiet(fmt.Sprintf("%d pods wait for a limit", b.pending), idle, idleEnd, before, after)...)
 	return append(rows, row{
 		fmt.Sprintf("%d pods wait: resident memory of the extender", b.pending),
 		fmt.Sprintf("%d MiB", after[cluster.Extender].resident), fmt.Sprintf("%d MiB (before they came)", idleEnd[cluster.Extender].resident), "", "",
 	}), nil
+}
+
+// flushed counts the pods that kube-scheduler has looked at anew without a cause:
+// after five minutes it tries each that waits, also one that has a gate.
+func (b *queueBench) flushed(ctx context.Context) (int, error) {
+	n, err := b.metric(ctx, cluster.Scheduler, "scheduler_queue_incoming_pods_total", `event="UnschedulableTimeout"`)
+	return int(n), err
+}
+
+// rounds returns how many rounds the planner has made, and what they took.
+func (b *queueBench) rounds(ctx context.Context) (n int, took time.Duration, err error) {
+	count, err := b.metric(ctx, cluster.Extender, "tranche_extender_plan_duration_seconds_count")
+	if err != nil {
+		return 0, 0, err
+	}
+	sum, err := b.metric(ctx, cluster.Extender, "tranche_extender_plan_duration_seconds_sum")
+	return int(count), time.Duration(sum * float64(time.Second)), err
 }
 
 // quiet compares the CPU of two windows in which nothing happens.
@@ -225,6 +253,10 @@ func (b *queueBench) oneByOne(ctx context.Context) ([]row, error) {
 		return nil, err
 	}
 	defer singles.stop()
+	roundsBefore, planningBefore, err := b.rounds(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for i := range departments {
 		took, err := b.watcher.oneMore(ctx, func() error { return b.setLimit(ctx, i, `"2"`) })
 		if err != nil {
@@ -239,11 +271,18 @@ func (b *queueBench) oneByOne(ctx context.Context) ([]row, error) {
 		}
 		stock = append(stock, took)
 	}
+	rounds, planning, err := b.rounds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rounds, planning = rounds-roundsBefore, planning-planningBefore
 	fmt.Printf("a limit raised by one: %v; create to bind of single pods: %v\n", raised, stock)
 	return []row{{
 		fmt.Sprintf("%d pods wait, a limit is raised by one: update to bind, median (worst of %d)", b.pending, departments),
 		medianAndWorst(raised), medianAndWorst(stock) + " (create to bind of a single pod, stock scheduler)",
 		fmt.Sprintf("%.2f", float64(median(raised))/float64(median(stock))), "",
+	}, {
+		fmt.Sprintf("... a round of the planner meanwhile, mean of %d", rounds), (planning / time.Duration(max(rounds, 1))).Round(10 * time.Microsecond).String(), "", "", "",
 	}}, nil
 }
 

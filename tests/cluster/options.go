@@ -32,6 +32,9 @@ type Options struct {
 	NativeGangs bool `json:"nativeGangs,omitempty"`
 	// ExtenderArgs are more flags for the extender; they win over the others.
 	ExtenderArgs []string `json:"extenderArgs,omitempty"`
+	// SchedulerQPS is how many calls a second the scheduler may make by itself; 0:
+	// what it does if nothing is written, 50.
+	SchedulerQPS float32 `json:"schedulerQPS,omitempty"`
 	// Out receives progress and the summary; nothing is printed if nil.
 	Out io.Writer `json:"-"`
 }

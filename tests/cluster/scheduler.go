@@ -45,6 +45,9 @@ func (c *Cluster) localSchedulerConfig(shipped []byte) ([]byte, error) {
 		return nil, err
 	}
 	config.ClientConnection.Kubeconfig = c.paths.kubeconfig(userScheduler)
+	if qps := c.options.SchedulerQPS; qps > 0 {
+		config.ClientConnection.QPS, config.ClientConnection.Burst = qps, int32(2*qps)
+	}
 	// One scheduler: an election would only delay its restart.
 	elect := false
 	config.LeaderElection.LeaderElect = &elect
