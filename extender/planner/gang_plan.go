@@ -75,7 +75,7 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 	}
 	if done {
 		for _, q := range s.queues {
-			if q.backlog > 0 && (room || s.newcomers || q.fresh) {
+			if q.backlog > 0 && (room || s.newcomers || q.fresh) && !s.standsStill(q) {
 				l.addPods(q)
 			}
 		}
@@ -84,6 +84,7 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 	r.flush()
 	if done {
 		s.newcomers, s.served = false, capacity
+		l.noteBound()
 	} else {
 		s.gangsDirty = true
 		for name := range l.byName {

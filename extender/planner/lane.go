@@ -52,6 +52,9 @@ type lane struct {
 	full map[int]*reason
 	// exposed says that one of it has been let be seen already.
 	exposed bool
+	// limitsOnly says that its single pods are all there, and that nothing else has
+	// been found to keep them out than limits, whoever asks.
+	limitsOnly bool
 	// futile says of those whether no wait would help.
 	futile map[int]bool
 }

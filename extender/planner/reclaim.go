@@ -90,11 +90,30 @@ func (w *want) equals() equals {
 	return equals{kin{w.queue, w.pod.shapeID}, w.priority}
 }
 
-// forgetWants drops those that have what they wanted, or are gone.
+// forgetWants drops those that have what they wanted, or are gone. Who comes to
+// the front of their queue in their place may have room made.
 func (s *state) forgetWants() {
+	left := map[string]bool{}
 	for id, w := range s.wanting {
 		if !w.alive(s) {
 			delete(s.wanting, id)
+			left[w.queue] = true
+		}
+	}
+	if len(left) == 0 {
+		return
+	}
+	for name := range left {
+		if q := s.queues[name]; q != nil && q.backlog > 0 {
+			q.fresh, s.gangsDirty = true, true
+		}
+	}
+	for _, g := range s.gangs {
+		if g.why == nil || g.asleep {
+			continue
+		}
+		if name, _ := s.gangAsk(slices.Collect(maps.Values(g.members))); left[name] {
+			g.dirty, g.tried, s.gangsDirty = true, 0, true
 		}
 	}
 }

@@ -66,7 +66,7 @@ func (r *round) rulesFor(w *want, now time.Time) *rules {
 	}
 	if len(rules.from) == 0 {
 		if rules.mode == v1alpha1.ReclaimNever && slices.ContainsFunc(r.above(), func(name string) bool { return name != w.queue && rules.trial.MayTake(name, w.ask) }) {
-			w.spare(fmt.Sprintf("spec.reclaim.policy of queue %s is Never", w.queue), now.Add(reportAgain))
+			w.spare(s, fmt.Sprintf("spec.reclaim.policy of queue %s is Never", w.queue), now.Add(reportAgain))
 		}
 		return nil
 	}
@@ -76,7 +76,7 @@ func (r *round) rulesFor(w *want, now time.Time) *rules {
 // spareYoung has it told that victims have to run for a while first.
 func (r *rules) spareYoung() {
 	if r.young != nil {
-		r.w.spare(fmt.Sprintf("pods of queue %s run for at least %s, by its spec.reclaim.minRuntime; the first may go at %s",
+		r.w.spare(r.s, fmt.Sprintf("pods of queue %s run for at least %s, by its spec.reclaim.minRuntime; the first may go at %s",
 			r.young.Queue, r.s.queues[r.young.Queue].view.MinRuntime, clockTime(r.ripe)), r.ripe.Add(time.Minute))
 	}
 }

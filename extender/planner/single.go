@@ -33,6 +33,7 @@ type kept struct {
 func (r *round) servePod(log logr.Logger, at *lane, i *item, now time.Time) {
 	s, e := r.s, i.pod
 	if now.Before(e.quiet) || s.pending[e.pod.UID] != e || !s.waits(e) {
+		at.limitsOnly = false
 		return
 	}
 	if e.since.IsZero() {
@@ -40,12 +41,16 @@ func (r *round) servePod(log logr.Logger, at *lane, i *item, now time.Time) {
 	}
 	why, found := r.tryPod(at, i, now)
 	if why != nil {
-		if c := at.pods[0]; c.key != mixed && (why == at.closed || why == at.refused[c.key] || why == at.full[c.key]) {
-			why = c.line.share(why)
+		c := at.pods[0]
+		limit := why == at.closed || why == at.refused[c.key]
+		at.limitsOnly = at.limitsOnly && limit
+		if c.key != mixed && (limit || why == at.full[c.key]) {
+			why = s.withNotes(i.want(), c.line.share(why))
 		}
 		s.tellPod(e, why, now)
 		return
 	}
+	at.limitsOnly = false
 	if found != nil {
 		log.V(2).Info("Pod admitted", "pod", klog.KRef(e.pod.Namespace, e.pod.Name), "queue", at.queue, "node", found.Node)
 	}

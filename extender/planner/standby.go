@@ -52,7 +52,7 @@ func (r *round) standBy(log logr.Logger, now time.Time) {
 		busy[s.top(w.queue)] = true
 		o := s.putBy(w, places, until, now)
 		o.standing = true
-		w.retell()
+		w.retell(s)
 		if w.pod != nil && w.pod.why != nil {
 			s.tellPod(w.pod, s.withNotes(w.id, w.pod.why), now)
 		}

@@ -107,23 +107,27 @@ func (w *want) keep(s *state, why string, uids []types.UID) {
 		}
 	}
 	w.kept = ""
-	w.spare(why, until)
+	w.spare(s, why, until)
 }
 
 // spare notes why nobody is evicted for w until then, and has that told.
-func (w *want) spare(why string, until time.Time) {
+func (w *want) spare(s *state, why string, until time.Time) {
 	w.keptUntil = until
 	if w.kept == why {
 		return
 	}
 	w.kept = why
-	w.retell()
+	w.retell(s)
 }
 
 // retell has told anew what it waits for.
-func (w *want) retell() {
+func (w *want) retell(s *state) {
+	s.gangsDirty = true
 	if w.pod != nil {
 		w.pod.told = ""
+		if q := s.queues[w.queue]; q != nil {
+			q.fresh = true
+		}
 	} else {
 		w.gang.dirty = true
 	}

@@ -89,11 +89,15 @@ func (t *Tree) count(c charge, sign int64) {
 	if !t.wired {
 		return // wire adds up
 	}
+	if c.state != Pending {
+		t.clock++
+	}
 	for n := c.node; n != nil; n = n.up {
 		n.sum.add(c.state, c.amounts, sign)
 		if c.state == Pending {
 			continue
 		}
+		n.changed = t.clock
 		for r, x := range c.amounts {
 			n.used[r] += sign * x
 		}

@@ -72,6 +72,22 @@ func (t *Tree) Check(queue string, ask Amounts, replaced ...types.UID) *Refusal 
 	return x.Fits()
 }
 
+// Mark is a number that is another one whenever Check may answer otherwise than
+// before, because of specs or of what is held and allocated in queue and all above
+// it. Of a queue of which nothing is known it is 0.
+func (t *Tree) Mark(queue string) uint64 {
+	t.wire()
+	n := t.nodes[queue]
+	if n == nil {
+		return 0
+	}
+	last := t.rewired
+	for ; n != t.root; n = n.up {
+		last = max(last, n.changed)
+	}
+	return last
+}
+
 // misfit says what is wrong with the queue whatever is asked.
 func (t *Tree) misfit(name string, n *node) *Refusal {
 	if n == nil || !n.known {

@@ -31,6 +31,8 @@ type node struct {
 	// allocated.
 	sum  sums
 	used []int64
+	// changed is the tree's clock when used last changed.
+	changed uint64
 
 	// What follows is up to date while the tree is solved.
 

@@ -52,6 +52,10 @@ type Tree struct {
 	order   []*node
 	managed []bool
 
+	// clock counts changes of what is held and allocated, and rewirings; rewired is
+	// what it was at the last of these.
+	clock, rewired uint64
+
 	// solved says that fair shares are up to date. version counts how often
 	// they ceased to be.
 	solved  bool

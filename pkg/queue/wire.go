@@ -34,6 +34,8 @@ func (t *Tree) wire() {
 	t.addUp()
 	t.manage()
 	t.wired = true
+	t.clock++
+	t.rewired = t.clock
 }
 
 // link returns all nodes that matter, by name, with links to their parents.
