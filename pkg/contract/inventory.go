@@ -43,16 +43,24 @@ type GPU struct {
 type Link struct {
 	// To is the Index of the other GPU.
 	To int `json:"to"`
-	// Type is "nvlink", or the nearest common ancestor on PCIe: "board",
-	// "switch", "bridge", "host", "numa" or "system".
+	// Type is LinkNVLink, or the nearest common ancestor on PCIe.
 	Type string `json:"type"`
 	// Count is the number of parallel NVLinks, 0 otherwise.
 	Count int `json:"count,omitempty"`
 }
 
 // LinkNVLink is the Type of links over which GPUs reach each other's memory
-// without PCIe.
-const LinkNVLink = "nvlink"
+// without PCIe. The others are the levels of NVML's nvmlGpuTopologyLevel_t, from
+// the nearest to the farthest.
+const (
+	LinkNVLink = "nvlink"
+	LinkBoard  = "board"
+	LinkSwitch = "switch"
+	LinkBridge = "bridge"
+	LinkHost   = "host"
+	LinkNUMA   = "numa"
+	LinkSystem = "system"
+)
 
 // Isolation is the mechanism that keeps a container within its GPU memory.
 type Isolation string

@@ -89,8 +89,8 @@ func looks(v *ledger.NodeView, n int) string {
 		key = append(key, g.Class.Isolation...)
 		key = append(key, 0)
 		for o := range v.GPUs() {
-			if v.LinksDiffer() { // they decide where a search begins
-				key = binary.AppendVarint(key, int64(v.NVLinks(i, o)))
+			if v.NearnessDiffers() { // they decide where a search begins
+				key = binary.AppendVarint(key, int64(v.Nearness(i, o)))
 			}
 		}
 	}

@@ -18,9 +18,9 @@ type node struct {
 	perGPU units.Shares
 	// gpus are those of the inventory, in the order of their index.
 	gpus []gpu
-	// nvlinks is the number of NVLinks between each two GPUs, row by row; nil
-	// if it is the same for all pairs. It is replaced, never written to.
-	nvlinks []int
+	// wiring is nil if all pairs of GPUs are as near to each other. It is replaced,
+	// never written to.
+	wiring *wiring
 	// records are the claims on this node, sorted by UID. The slice is
 	// replaced, never written to, since views share it.
 	records []*Record
@@ -73,35 +73,12 @@ func (n *node) setInventory(inv contract.Inventory, class func(Class) *Class) {
 	for _, r := range n.records {
 		n.count(r, 1)
 	}
-	n.nvlinks = nvlinks(facts)
+	n.wiring = wiringOf(facts)
 	n.view = nil
 }
 
-// nvlinks makes node.nvlinks. The word of either end of a link counts.
-func nvlinks(facts []*contract.GPU) []int {
-	at := make(map[int]int, len(facts))
-	for i, f := range facts {
-		at[f.Index] = i
-	}
-	links := make([]int, len(facts)*len(facts))
-	for a, f := range facts {
-		for _, l := range f.Links {
-			if b, ok := at[l.To]; ok && b != a && l.Type == contract.LinkNVLink {
-				n := max(l.Count, 1, links[a*len(facts)+b])
-				links[a*len(facts)+b], links[b*len(facts)+a] = n, n
-			}
-		}
-	}
-	for i, n := range links {
-		if a, b := i/len(facts), i%len(facts); a != b && n != links[1] {
-			return links
-		}
-	}
-	return nil
-}
-
 func (n *node) forgetInventory() {
-	n.known, n.perGPU, n.gpus, n.nvlinks, n.view = false, 0, nil, nil, nil
+	n.known, n.perGPU, n.gpus, n.wiring, n.view = false, 0, nil, nil, nil
 }
 
 func (n *node) gpu(uuid contract.GPUUUID) *gpu {

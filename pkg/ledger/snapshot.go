@@ -170,7 +170,7 @@ type NodeView struct {
 	known   bool
 	perGPU  units.Shares
 	gpus    []GPUView
-	nvlinks []int
+	wiring  *wiring
 	class   *Class
 	// records are all claims by UID, holds those of them that are held.
 	records, holds []*Record
@@ -211,7 +211,7 @@ func (n *node) makeView() *NodeView {
 	if n.view != nil {
 		return n.view
 	}
-	v := &NodeView{name: n.name, version: n.version, known: n.known, perGPU: n.perGPU, nvlinks: n.nvlinks, records: n.records}
+	v := &NodeView{name: n.name, version: n.version, known: n.known, perGPU: n.perGPU, wiring: n.wiring, records: n.records}
 	v.gpus = make([]GPUView, len(n.gpus))
 	for i := range n.gpus {
 		g := &n.gpus[i]
@@ -294,19 +294,6 @@ func (n *NodeView) Class() *Class {
 		return nil
 	}
 	return n.class
-}
-
-// LinksDiffer says whether some pairs of GPUs have more NVLinks than others,
-// so that it matters which are taken together.
-func (n *NodeView) LinksDiffer() bool { return n != nil && n.nvlinks != nil }
-
-// NVLinks is the number of NVLinks between the GPUs at two positions of GPUs;
-// 0 for all where LinksDiffer is false.
-func (n *NodeView) NVLinks(a, b int) int {
-	if n == nil || n.nvlinks == nil {
-		return 0
-	}
-	return n.nvlinks[a*len(n.gpus)+b]
 }
 
 // MaxFree is the most free shares that any healthy GPU has, at least 0: no

@@ -148,7 +148,7 @@ func TestNodeViewSummarizesHealthyGPUs(t *testing.T) {
 func TestNilViewIsAnUnknownNode(t *testing.T) {
 	n := ledger.New().Snapshot().Node("nobody")
 	if n != nil || n.Known() || n.Name() != "" || n.Version() != 0 || n.SharesPerGPU() != 0 || n.GPUs() != nil || n.MaxFree() != 0 ||
-		n.WhollyFree() != 0 || n.Free() != 0 || n.Capacity() != 0 || n.Claims() != nil || n.HeldBy("a") != nil || n.LinksDiffer() || n.NVLinks(0, 1) != 0 || n.Class() != nil {
+		n.WhollyFree() != 0 || n.Free() != 0 || n.Capacity() != 0 || n.Claims() != nil || n.HeldBy("a") != nil || n.NearnessDiffers() || n.Nearness(0, 1) != 0 || n.Neighbours(0, 1) || n.Class() != nil {
 		t.Error("a nil view is not empty")
 	}
 	if got := len(n.Dump().GPUs); got != 0 {
@@ -156,39 +156,6 @@ func TestNilViewIsAnUnknownNode(t *testing.T) {
 	}
 	if ledger.New().Node("nobody") != nil {
 		t.Error("Ledger.Node of an unknown node is not nil")
-	}
-}
-
-func TestNVLinksCountOnlyWhereTheyDiffer(t *testing.T) {
-	link := func(inv *contract.Inventory, a, b, count int) {
-		inv.GPUs[a].Links = append(inv.GPUs[a].Links, contract.Link{To: b, Type: contract.LinkNVLink, Count: count})
-	}
-	ring := inventory("A", "B", "C")
-	link(&ring, 0, 1, 4)
-	link(&ring, 1, 0, 4)
-	link(&ring, 1, 2, 0) // said by one end only, number unknown
-	ring.GPUs[0].Links = append(ring.GPUs[0].Links, contract.Link{To: 2, Type: "switch"})
-	all := inventory("A", "B", "C")
-	for a := range 3 {
-		for b := range 3 {
-			if a != b {
-				link(&all, a, b, 12)
-			}
-		}
-	}
-	l := ledger.New()
-	l.SetNode("ring", ring)
-	l.SetNode("all", all)
-	l.SetNode("none", inventory("A", "B", "C"))
-	l.SetNode("one", inventory("A"))
-	r := l.Node("ring")
-	if !r.LinksDiffer() || r.NVLinks(0, 1) != 4 || r.NVLinks(1, 0) != 4 || r.NVLinks(1, 2) != 1 || r.NVLinks(2, 1) != 1 || r.NVLinks(0, 2) != 0 {
-		t.Error("the ring's links are wrong")
-	}
-	for _, name := range []string{"all", "none", "one"} {
-		if l.Node(name).LinksDiffer() {
-			t.Errorf("LinksDiffer of %s", name)
-		}
 	}
 }
 

@@ -29,14 +29,14 @@ type face struct {
 
 func faceOf(n *ledger.NodeView) face {
 	f := face{
-		Dump: n.Dump(), Name: n.Name(), Known: n.Known(), LinksDiffer: n.LinksDiffer(), MaxFree: n.MaxFree(), Free: n.Free(),
+		Dump: n.Dump(), Name: n.Name(), Known: n.Known(), LinksDiffer: n.NearnessDiffers(), MaxFree: n.MaxFree(), Free: n.Free(),
 		Capacity: n.Capacity(), WhollyFree: n.WhollyFree(), Class: n.Class(), Held: map[types.UID][]ledger.Charge{},
 	}
 	f.Dump.Version = 0
 	f.GPUs = append(f.GPUs, n.GPUs()...)
 	for a := range f.GPUs {
 		for b := range f.GPUs {
-			f.Links = append(f.Links, n.NVLinks(a, b))
+			f.Links = append(f.Links, n.Nearness(a, b))
 		}
 	}
 	for _, r := range n.Claims() {

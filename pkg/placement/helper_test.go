@@ -26,6 +26,8 @@ type gpu struct {
 	sick      bool
 	isolation contract.Isolation
 	nvlinks   map[int]int
+	// socket is the memory node beside it, from 1; 0 is unknown.
+	socket int
 }
 
 func uuid(i int) contract.GPUUUID { return contract.GPUUUID(fmt.Sprintf("GPU-%d", i)) }
@@ -38,7 +40,7 @@ func build(name string, gpus ...gpu) *ledger.Ledger {
 	inv := contract.Inventory{Version: 1, SharesPerGPU: 100}
 	for i, g := range gpus {
 		facts := contract.GPU{
-			UUID: uuid(i), Index: i, Model: g.model, MemoryMiB: memoryOf[g.model], Healthy: !g.sick, NUMA: -1, Isolation: g.isolation,
+			UUID: uuid(i), Index: i, Model: g.model, MemoryMiB: memoryOf[g.model], Healthy: !g.sick, NUMA: g.socket - 1, Isolation: g.isolation,
 		}
 		for to := range len(gpus) {
 			if n := g.nvlinks[to]; n > 0 {

@@ -8,8 +8,8 @@ import (
 
 // LeastWaste keeps free what the pods that usually come can use; see package
 // waste. It chooses by t, which must not be nil; Tables of a Learner that has
-// seen nothing make it plain best fit. NVLinks decide only between GPUs that are
-// otherwise equal.
+// seen nothing make it plain best fit. How near GPUs are to each
+// other decides only between those that are otherwise equal.
 func LeastWaste(t *waste.Tables) Policy { return leastWaste{t} }
 
 type leastWaste struct{ tables *waste.Tables }

@@ -2,35 +2,35 @@ package placement
 
 import "slices"
 
-// linkScratch is what the search needs to compare sets of GPUs by NVLink.
+// linkScratch is what the search needs to compare sets of GPUs by how near
+// they are to each other.
 type linkScratch struct {
-	// set is being grown, best the best so far; gain is, per GPU, the number of
-	// links into set.
+	// set is being grown, best the best so far; gain is, per GPU, the sum of
+	// its nearness to those in set.
 	set, best, gain []int
 }
 
-// neighbours counts the other candidates of the item that the GPU has NVLinks
-// to. It is 0 where links make no difference, and for an item of several GPUs,
-// which tryLinked keeps together.
+// neighbours counts the other candidates of the item that are near the GPU. It is
+// 0 where all are as near, and for an item of several GPUs, which tryNear keeps
+// together.
 func (s *search) neighbours(item, gpu int) int {
-	if !s.node.LinksDiffer() || s.q.items[item].count > 1 {
+	if !s.node.NearnessDiffers() || s.q.items[item].count > 1 {
 		return 0
 	}
 	n := 0
 	for _, o := range s.candidates[item] {
-		if o != gpu && s.node.NVLinks(gpu, o) > 0 {
+		if o != gpu && s.node.Neighbours(gpu, o) {
 			n++
 		}
 	}
 	return n
 }
 
-// tryLinked gives order[k] the set of candidates that NVLink ties best, and
-// places the rest. If that fails, or links make no difference, nothing is
-// chosen.
-func (s *search) tryLinked(k int) bool {
+// tryNear gives order[k] the set of candidates that are nearest to each other, and
+// places the rest. If that fails, or all are as near, nothing is chosen.
+func (s *search) tryNear(k int) bool {
 	item := s.order[k]
-	if !s.node.LinksDiffer() || !s.findLinked(item) {
+	if !s.node.NearnessDiffers() || !s.findNear(item) {
 		return false
 	}
 	// Chosen is a copy: items placed after this one use best for themselves.
@@ -47,10 +47,10 @@ func (s *search) tryLinked(k int) bool {
 	return false
 }
 
-// findLinked grows a set from every candidate in turn, adding each time the one
-// with the most links into the set, and leaves the set with the most links in
-// best. Ties go to the policy's order. False: no candidates are linked.
-func (s *search) findLinked(item int) bool {
+// findNear grows a set from every candidate in turn, adding each time the one
+// that is nearest to the set, and leaves the set of the nearest in best. Ties go to
+// the policy's order. False: of no two candidates is it known that they are near.
+func (s *search) findNear(item int) bool {
 	l := &s.links
 	most := 0
 	for _, start := range s.candidates[item] {
@@ -66,7 +66,7 @@ func (s *search) findLinked(item int) bool {
 				break
 			}
 			for _, g := range s.candidates[item] {
-				l.gain[g] += s.node.NVLinks(g, next)
+				l.gain[g] += s.node.Nearness(g, next)
 			}
 			next = s.mostGain(item)
 		}
@@ -78,8 +78,8 @@ func (s *search) findLinked(item int) bool {
 	return most > 0
 }
 
-// mostGain returns the candidate outside set with the most links into it. The
-// item has more candidates than set has GPUs.
+// mostGain returns the candidate outside set that is nearest to it. The item has
+// more candidates than set has GPUs.
 func (s *search) mostGain(item int) int {
 	next := -1
 	for _, g := range s.candidates[item] {

@@ -26,8 +26,8 @@ type Candidate struct {
 	// ByMemory says that the demand is for memory, so that Need is smaller on
 	// bigger GPUs.
 	ByMemory bool
-	// Neighbours is the number of other candidates that NVLink connects it to,
-	// if that is not the same for all GPUs of the node, else 0.
+	// Neighbours is the number of other candidates that are nearer to it, by
+	// NVLink, PCIe or memory node, than the farthest two GPUs of the node are.
 	Neighbours int
 	// Position is where the GPU is among Node.GPUs.
 	Position int
@@ -68,7 +68,7 @@ var (
 	// Binpack keeps whole GPUs and nodes free. It takes the fullest GPU that
 	// has room, of equally full ones the smallest. What is asked in memory goes
 	// to the smallest GPU that is big enough, so that big ones stay free for
-	// who needs them. A single GPU is taken where it breaks the fewest NVLinks.
+	// who needs them. A single GPU is taken where it parts the fewest neighbours.
 	Binpack Policy = binpack{}
 	// Spread keeps neighbours few: the emptiest GPU of the emptiest node.
 	Spread Policy = spread{}

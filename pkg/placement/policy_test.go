@@ -13,6 +13,9 @@ import (
 	"github.com/tranche-dev/tranche/pkg/units"
 )
 
+// beside makes a GPU beside a memory node.
+func beside(socket int, used units.Shares) gpu { return gpu{model: a100, used: used, socket: socket} }
+
 // linked makes a GPU with NVLinks to others.
 func linked(to map[int]int) gpu { return gpu{model: a100, nvlinks: to} }
 
@@ -72,6 +75,15 @@ func TestPolicyChoosesGPUs(t *testing.T) {
 		},
 		"three GPUs keep as many links as they can": {
 			gpus: append([]gpu{use(a100, 0), use(a100, 0)}, shifted(pairs, 2)...), ask: []demand{{Shares: 50, Count: 3}}, want: [][]int{{2, 3, 4}},
+		},
+		"several GPUs are beside one memory node": {
+			gpus: []gpu{beside(1, 60), beside(1, 0), beside(2, 0), beside(2, 0)}, ask: []demand{{Shares: 50, Count: 2}}, want: [][]int{{2, 3}},
+		},
+		"several GPUs of equal memory nodes follow the policy": {
+			gpus: []gpu{beside(1, 0), beside(1, 0), beside(2, 30), beside(2, 10)}, ask: []demand{{Shares: 50, Count: 2}}, want: [][]int{{2, 3}},
+		},
+		"a single GPU parts the fewest of one memory node": {
+			gpus: []gpu{beside(1, 0), beside(1, 0), beside(2, 100), beside(2, 0)}, ask: []demand{{Whole: true}}, want: [][]int{{3}},
 		},
 		"without links several GPUs follow the policy": {
 			gpus: []gpu{use(a100, 0), use(a100, 30), use(a100, 0), use(a100, 50)}, ask: []demand{{Shares: 40, Count: 2}}, want: [][]int{{1, 3}},

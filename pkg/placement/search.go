@@ -196,8 +196,8 @@ func (s *search) placeFrom(k int) bool {
 		return s.takeFirst(item)
 	}
 	s.sortCandidates(item)
-	// 3. Try them, those that NVLink ties together before all others.
-	if count > 1 && s.tryLinked(k) || s.pick(k, 0) {
+	// 3. Try them, those nearest to each other before all others.
+	if count > 1 && s.tryNear(k) || s.pick(k, 0) {
 		return true
 	}
 	if !single {

@@ -140,7 +140,9 @@ func (b *queueBench) backlog(ctx context.Context) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
+	written := b.profile(ctx, "waiting")
 	before, after, err := b.during(ctx, fmt.Sprintf("%d pods wait", b.pending), window)
+	written()
 	if err != nil {
 		return nil, err
 	}

@@ -70,15 +70,15 @@ func connection(a, b wiring) (contract.Link, bool) {
 		nvlinks += a.to[b.bus]
 	}
 	if nvlinks > 0 {
-		return contract.Link{To: b.gpu.Index, Type: "nvlink", Count: nvlinks}, true
+		return contract.Link{To: b.gpu.Index, Type: contract.LinkNVLink, Count: nvlinks}, true
 	}
 	level, ret := a.dev.GetTopologyCommonAncestor(b.dev)
 	if ret != gonvml.SUCCESS {
 		return contract.Link{}, false
 	}
 	kind, ok := map[gonvml.GpuTopologyLevel]string{
-		gonvml.TOPOLOGY_INTERNAL: "board", gonvml.TOPOLOGY_SINGLE: "switch", gonvml.TOPOLOGY_MULTIPLE: "bridge",
-		gonvml.TOPOLOGY_HOSTBRIDGE: "host", gonvml.TOPOLOGY_NODE: "numa", gonvml.TOPOLOGY_SYSTEM: "system",
+		gonvml.TOPOLOGY_INTERNAL: contract.LinkBoard, gonvml.TOPOLOGY_SINGLE: contract.LinkSwitch, gonvml.TOPOLOGY_MULTIPLE: contract.LinkBridge,
+		gonvml.TOPOLOGY_HOSTBRIDGE: contract.LinkHost, gonvml.TOPOLOGY_NODE: contract.LinkNUMA, gonvml.TOPOLOGY_SYSTEM: contract.LinkSystem,
 	}[level]
 	return contract.Link{To: b.gpu.Index, Type: kind}, ok
 }
