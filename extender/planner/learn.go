@@ -28,7 +28,7 @@ func (s *state) learn(pod *view.Pod) {
 		return
 	}
 	s.learned[pod.UID] = struct{}{}
-	if s.learner.Observe(waste.ShapeOf(pod.Request, pod.Needs.MilliCPU, s.perGPU())) {
+	if s.learner.Observe(waste.ShapeOf(pod.Request, pod.MilliCPU, s.perGPU())) {
 		s.tablesDue = true
 	}
 }

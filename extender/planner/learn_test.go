@@ -1,11 +1,16 @@
 package planner
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/placement/waste"
 	"github.com/tranche-dev/tranche/pkg/units"
 )
 
@@ -40,5 +45,28 @@ func TestLeastWasteLearnsFromPodsThatExist(t *testing.T) {
 				}
 			}, func(o *Options) { o.Placement = policy })
 		})
+	}
+}
+
+// Bound pods counted as if they asked for no CPU, so that after a restart the
+// policy went by GPUs alone.
+func TestBoundPodsAreLearnedWithTheirCPU(t *testing.T) {
+	shapes := func(bound bool) (list []waste.Counted) {
+		run(t, func(k *kit) {
+			k.node("a", 1)
+			pod := withCPU(fixture.Pod("p", "30"), "4")
+			if bound {
+				pod = fixture.Bound(k, pod, "a", one(fixture.GPU("a", 0), 30))
+			}
+			k.observe(pod)
+			var err error
+			if list, err = ask(k.Context(), k.p, func(_ context.Context, s *state, _ time.Time) []waste.Counted { return s.learner.Shapes() }); err != nil {
+				k.Fatal(err)
+			}
+		})
+		return list
+	}
+	if diff := cmp.Diff(shapes(false), shapes(true)); diff != "" {
+		t.Errorf("learned (-before it was bound +after a restart):\n%s", diff)
 	}
 }
