@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -301,6 +302,9 @@ const wantsEvery = time.Second
 // hold plans pod on node and holds it there. The reason is empty if it does.
 func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 	s.topUp(now) // what has just become free may be kept for somebody
+	// It is cut out of the names of all nodes that a request had, which would be
+	// kept with it.
+	node = strings.Clone(node)
 	if r, ok := s.ledger.Get(pod.UID); ok && r.State == ledger.Allocated {
 		if r.Node == node {
 			return ""
