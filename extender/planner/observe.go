@@ -197,14 +197,14 @@ func (s *state) allocate(log logr.Logger, pod *view.Pod, now time.Time) {
 		s.release(pod.UID, now) // what it held was for the planner's eyes only
 		return
 	}
-	if pod.Plan == nil {
+	if len(pod.Plan) == 0 {
 		s.observeUnplanned(log, pod, now)
 		return
 	}
 	s.forgetUnplanned(pod.UID)
 	s.divideDue = s.divideDue || s.partial[pod.Node]
 	before, had := s.ledger.Get(pod.UID)
-	if s.ledger.Allocate(charges(*pod.Plan, pod)) {
+	if s.ledger.Allocate(charges(pod.Planned(), pod)) {
 		s.displace(log, pod.Node, now)
 	}
 	if had {

@@ -69,7 +69,7 @@ func TestNoGPUIsOvercommittedUnderConcurrency(t *testing.T) {
 	for _, pods := range alive {
 		for _, pod := range pods {
 			v := view.PodOf(pod, p.opts.Resources)
-			for gpu, s := range v.Plan.Charges(v.Roles) {
+			for gpu, s := range v.Planned().Charges(v.Roles) {
 				want[gpu] += s
 			}
 		}

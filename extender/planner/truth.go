@@ -145,10 +145,7 @@ func (s *state) displace(log logr.Logger, node string, now time.Time) {
 // given is the pod's plan with what the kubelet reports in the place of what
 // was planned. It is legal if all devices are GPUs of the node.
 func given(pod *view.Pod, n *ledger.NodeView) (plan contract.Plan, legal bool) {
-	plan = contract.Plan{Node: pod.Node, Containers: map[string][]contract.Grant{}}
-	if pod.Plan != nil {
-		plan.Containers = maps.Clone(pod.Plan.Containers)
-	}
+	plan = pod.Planned()
 	for name, d := range pod.Devices {
 		if samePlaces(plan.Containers[name], d) {
 			continue

@@ -12,14 +12,6 @@ func sameRequest(a, b contract.Request) bool {
 		slices.Equal(a.Models, b.Models) && slices.Equal(a.Demands, b.Demands)
 }
 
-func samePlan(a, b *contract.Plan) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return a.Version == b.Version && a.Node == b.Node &&
-		maps.EqualFunc(a.Containers, b.Containers, func(x, y []contract.Grant) bool { return slices.Equal(x, y) })
-}
-
 func sameDevices(a, b map[string]Devices) bool {
 	return maps.EqualFunc(a, b, func(x, y Devices) bool { return x.Whole == y.Whole && maps.Equal(x.Count, y.Count) })
 }

@@ -2,7 +2,6 @@ package view
 
 import (
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -85,7 +84,7 @@ func UsageOf(pod *corev1.Pod) *Usage {
 	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	return &Usage{UID: pod.UID, Node: strings.Clone(pod.Spec.NodeName), Needs: gang.RequestsOf(pod)}
+	return &Usage{UID: pod.UID, Node: Once(pod.Spec.NodeName), Needs: gang.RequestsOf(pod)}
 }
 
 // Same says whether two usages are equal; either may be nil.

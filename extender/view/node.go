@@ -1,6 +1,8 @@
 package view
 
 import (
+	"unique"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/tranche-dev/tranche/pkg/contract"
@@ -22,12 +24,16 @@ type Node struct {
 	Taints        []corev1.Taint
 	Unschedulable bool
 	Allocatable   gang.Resources
+
+	// names keep the names of the node and its GPUs, for the pods that have them.
+	names []unique.Handle[string]
 }
 
 // NodeOf parses node.
 func NodeOf(node *corev1.Node, res contract.Resources) *Node {
+	name := unique.Make(node.Name)
 	n := &Node{
-		Name: node.Name, Labels: node.Labels, Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable,
+		Name: name.Value(), names: []unique.Handle[string]{name}, Labels: node.Labels, Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable,
 		Allocatable: gang.AllocatableOf(node.Status.Allocatable),
 	}
 	if q, ok := node.Status.Allocatable[res.GPU]; ok {
@@ -41,6 +47,11 @@ func NodeOf(node *corev1.Node, res contract.Resources) *Node {
 	if err != nil {
 		n.Problem = err.Error()
 		return n
+	}
+	for i := range inv.GPUs {
+		g := unique.Make(string(inv.GPUs[i].UUID))
+		n.names = append(n.names, g)
+		inv.GPUs[i].UUID = contract.GPUUUID(g.Value())
 	}
 	n.Inventory = &inv
 	return n

@@ -19,36 +19,23 @@ type Pod struct {
 	UID                              types.UID
 	Namespace, Name, ResourceVersion string
 	Created                          time.Time
-	Priority                         int32
 	// Node is empty until the pod is bound.
 	Node string
 	// Deleting says that somebody asked for its deletion; its containers may
 	// still run. Ended says that none of them runs any more, nor will.
 	Deleting, Ended bool
-	// Nominated is the node that the scheduler has made room on for it, or a
-	// planner's; empty once the pod is bound.
-	Nominated string
-	// Unschedulable says that the scheduler found no node. If it refused all of
-	// them before it asked the extender, nobody else tells of it.
-	Unschedulable bool
-	// Refusal is what the scheduler said then, empty if it found a node or has
-	// not tried.
-	Refusal string
+	// UsesGPU says that it asks for some part of a GPU. One that does not is known
+	// for its queue, and perhaps for its gang.
+	UsesGPU  bool
+	Priority int32
+	// Unbound is what counts until it is bound; empty, and shared by all, since.
+	*Unbound
 	// Grace is how long its containers may go on after a kubelet was told to
 	// end them.
 	Grace time.Duration
 
 	// Queue is the queue that its label names, empty if it has none.
 	Queue string
-	// Gated says that an unbound pod has our scheduling gate; ForeignGates are
-	// others.
-	Gated        bool
-	ForeignGates []string
-	// Free says that nothing the planner cannot judge, such as pod affinity or
-	// topology spread, bears on the choice among nodes.
-	Free bool
-	// Nonpreempting says that its priority class lets nobody be evicted for it.
-	Nonpreempting bool
 	// Started is when a bound pod began to use its node.
 	Started time.Time
 	// Controller is the kind of its controller, which makes another in its place;
@@ -57,31 +44,53 @@ type Pod struct {
 	// MilliCPU and Memory, in bytes, are what a queue is charged beside GPUs.
 	MilliCPU, Memory int64
 
-	// UsesGPU says that it asks for some part of a GPU. One that does not is known
-	// for its queue, and perhaps for its gang.
-	UsesGPU bool
 	// Request is what it asks for; Problem, if not empty, the sentence that
 	// says why that cannot be understood.
 	Request contract.Request
 	Problem string
 	Roles   []contract.ContainerRole
 
-	// Needs and Constraints are what the scheduler goes by besides GPUs, while
-	// the pod is not bound.
-	Needs       gang.Resources
-	Constraints *gang.Constraints
-
 	// Member is nil if the pod is in no gang.
 	Member *Member
 
-	// Plan is what was written into it when it was bound, nil if nothing that
-	// can be read. PlanProblem says why an existing one cannot.
-	Plan        *contract.Plan
+	// Plan is what was written into it when it was bound, empty if nothing that
+	// can be read; Planned puts it together again. PlanProblem says why an existing
+	// one cannot be read.
+	Plan        []Grant
 	PlanProblem string
 	// Devices are what the kubelet says it gave to each container that it has
 	// reported so far. Nil: nothing reported, or nothing in our form.
 	Devices map[string]Devices
 }
+
+// Unbound is what the extender needs of a pod that has no node yet. Most pods of
+// a cluster have one, so it is kept apart.
+type Unbound struct {
+	// Nominated is the node that the scheduler has made room on for it, or a
+	// planner's.
+	Nominated string
+	// Unschedulable says that the scheduler found no node. If it refused all of
+	// them before it asked the extender, nobody else tells of it.
+	Unschedulable bool
+	// Refusal is what the scheduler said then, empty if it found a node or has
+	// not tried.
+	Refusal string
+	// Gated says that it has our scheduling gate; ForeignGates are others.
+	Gated        bool
+	ForeignGates []string
+	// Free says that nothing the planner cannot judge, such as pod affinity or
+	// topology spread, bears on the choice among nodes.
+	Free bool
+	// Nonpreempting says that its priority class lets nobody be evicted for it.
+	Nonpreempting bool
+	// Needs and Constraints are what the scheduler goes by besides GPUs.
+	Needs       gang.Resources
+	Constraints *gang.Constraints
+}
+
+// bound is what pods have in place of that once they are bound. Nobody writes to
+// it, as to all that PodOf returns.
+var bound = &Unbound{}
 
 // Devices are the devices of one container.
 type Devices struct {
@@ -98,32 +107,27 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 		return nil
 	}
 	p := &Pod{
-		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, ResourceVersion: pod.ResourceVersion,
+		UID: pod.UID, Namespace: Once(pod.Namespace), Name: pod.Name, ResourceVersion: pod.ResourceVersion,
 		Created:  pod.CreationTimestamp.Time,
-		Node:     pod.Spec.NodeName,
+		Node:     Once(pod.Spec.NodeName),
 		Deleting: pod.DeletionTimestamp != nil,
 		Ended:    ended(&pod.Status),
+		Unbound:  bound,
 	}
 	p.Grace = graceOf(pod)
 	if c := metav1.GetControllerOfNoCopy(pod); c != nil {
-		p.Controller = c.Kind
+		p.Controller = Once(c.Kind)
 	}
 	if pod.Spec.Priority != nil {
 		p.Priority = *pod.Spec.Priority
 	}
 	needs := gang.RequestsOf(pod)
-	p.Queue, p.MilliCPU, p.Memory = strings.Clone(pod.Labels[contract.QueueLabel]), needs.MilliCPU, needs.Memory
-	if p.Node == "" {
-		p.Needs, p.Constraints = needs, gang.ConstraintsOf(pod)
-		p.Nominated = pod.Status.NominatedNodeName
-		p.Gated, p.ForeignGates = gatesOf(pod)
-		p.Free = free(&pod.Spec)
-		p.Nonpreempting = pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever
-	} else if !p.Ended {
+	p.Queue, p.MilliCPU, p.Memory = Once(pod.Labels[contract.QueueLabel]), needs.MilliCPU, needs.Memory
+	switch {
+	case p.Node == "":
+		p.Unbound = unboundOf(pod, needs)
+	case !p.Ended:
 		p.Started = startedAt(pod)
-	}
-	if p.Node == "" {
-		p.Unschedulable, p.Refusal = unschedulable(&pod.Status)
 	}
 	p.UsesGPU = contract.UsesGPU(&pod.Spec, res)
 	req, err := contract.ParsePod(pod, res)
@@ -132,6 +136,9 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 	}
 	if p.Member, err = memberOf(pod); err != nil && p.Problem == "" {
 		p.Problem = err.Error()
+	}
+	for i := range req.Demands {
+		req.Demands[i].Name = Once(req.Demands[i].Name)
 	}
 	p.Request = req
 	p.Roles = gpuRoles(contract.Roles(&pod.Spec), req)
@@ -146,11 +153,21 @@ func PodOf(pod *corev1.Pod, res contract.Resources) *Pod {
 		case plan.Node != p.Node:
 			p.PlanProblem = "the plan is for another node"
 		default:
-			p.Plan = &plan
+			p.Plan = grantsOf(plan)
 		}
 	}
 	p.Devices = devicesOf(&pod.Status, res)
 	return p
+}
+
+func unboundOf(pod *corev1.Pod, needs gang.Resources) *Unbound {
+	u := &Unbound{
+		Nominated: pod.Status.NominatedNodeName, Free: free(&pod.Spec), Needs: needs, Constraints: gang.ConstraintsOf(pod),
+		Nonpreempting: pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever,
+	}
+	u.Gated, u.ForeignGates = gatesOf(pod)
+	u.Unschedulable, u.Refusal = unschedulable(&pod.Status)
+	return u
 }
 
 // ended says whether no container runs, or will run. The phase alone does not do:
@@ -285,5 +302,5 @@ func (p *Pod) SameDecision(o *Pod) bool {
 	if p.Constraints.Key() != o.Constraints.Key() || !p.Needs.Equal(o.Needs) {
 		return false
 	}
-	return sameMember(p.Member, o.Member) && sameRequest(p.Request, o.Request) && samePlan(p.Plan, o.Plan) && sameDevices(p.Devices, o.Devices)
+	return sameMember(p.Member, o.Member) && sameRequest(p.Request, o.Request) && slices.Equal(p.Plan, o.Plan) && sameDevices(p.Devices, o.Devices)
 }

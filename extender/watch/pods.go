@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/tranche-dev/tranche/extender/view"
@@ -13,13 +14,21 @@ import (
 
 // podEntry is what the informer's store keeps of a pod.
 type podEntry struct {
-	// ObjectMeta has only what informers need: names, UID, resource version.
-	metav1.ObjectMeta
+	namespace, name, version string
+	uid                      types.UID
 	// pod is nil if it uses no GPU.
 	pod *view.Pod
 	// usage is nil if it takes nothing of a node, and always if nobody wants to
 	// know.
 	usage *view.Usage
+}
+
+var _ metav1.ObjectMetaAccessor = (*podEntry)(nil)
+
+// GetObjectMeta implements metav1.ObjectMetaAccessor with what informers need. It
+// makes the object each time: kept, it would be most of an entry.
+func (e *podEntry) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{Namespace: e.namespace, Name: e.name, UID: e.uid, ResourceVersion: e.version}
 }
 
 // cutPod is the informer's transform. It may see its own results again.
@@ -28,8 +37,7 @@ func (w *Watcher) cutPod(obj any) (any, error) {
 	case *podEntry:
 		return o, nil
 	case *corev1.Pod:
-		meta := metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
-		e := &podEntry{ObjectMeta: meta, pod: view.PodOf(o, w.res)}
+		e := &podEntry{namespace: view.Once(o.Namespace), name: o.Name, version: o.ResourceVersion, uid: o.UID, pod: view.PodOf(o, w.res)}
 		if w.to.Usages != nil {
 			e.usage = view.UsageOf(o)
 		}
@@ -63,7 +71,7 @@ func (h *podHandler) OnUpdate(before, after any) {
 	if !ok {
 		return
 	}
-	if old != nil && old.UID != e.UID {
+	if old != nil && old.uid != e.uid {
 		h.gone(old)
 		old = nil
 	}
@@ -79,7 +87,9 @@ func (h *podHandler) OnDelete(obj any) {
 	}
 }
 
-// changed tells what is new in e; old is nil if all of it is.
+// changed tells what is new in e; old is nil if all of it is. What is not new e
+// has from old afterwards, as those have who were told of it: else there would be
+// two of most. Nobody but this handler looks at it.
 func (h *podHandler) changed(old, e *podEntry) {
 	var usage *view.Usage
 	if old != nil {
@@ -87,12 +97,17 @@ func (h *podHandler) changed(old, e *podEntry) {
 	}
 	switch {
 	case e.usage.Same(usage):
+		e.usage = usage
 	case e.usage != nil:
 		h.w.to.Usages.ObserveUsage(h.ctx, e.usage)
 	default:
 		h.w.to.Usages.ForgetUsage(h.ctx, usage.UID)
 	}
-	if e.pod == nil || old != nil && old.pod != nil && e.pod.SameDecision(old.pod) {
+	if e.pod == nil {
+		return
+	}
+	if old != nil && old.pod != nil && e.pod.SameDecision(old.pod) {
+		e.pod = old.pod
 		return
 	}
 	h.w.to.Pods.Observe(h.ctx, e.pod)

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
@@ -179,6 +180,41 @@ func TestMissedDeletionsAreNoticed(t *testing.T) {
 	}
 }
 
+// A running pod's status changes often, and nobody is told of most of that.
+func TestWhatDidNotChangeIsKeptOnce(t *testing.T) {
+	w := New(fake.NewClientset(), nil, resources, Audience{Pods: &heard{}, Nodes: &heard{}, Usages: usages{}})
+	entry := func(pod *corev1.Pod) *podEntry {
+		t.Helper()
+		e, err := w.cutPod(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.(*podEntry)
+	}
+	bound := fixture.Bound(t, fixture.Pod("p", "50"), "a", map[string]contract.Grant{"c0": {GPU: fixture.GPU("a", 0), Shares: 50}})
+	restarted := bound.DeepCopy()
+	restarted.ResourceVersion, restarted.Status.ContainerStatuses = "99", []corev1.ContainerStatus{{Name: "c0", RestartCount: 1}}
+	ended := restarted.DeepCopy()
+	ended.Status.Phase = corev1.PodSucceeded
+	first, second, third := entry(bound), entry(restarted), entry(ended)
+	h := &podHandler{t.Context(), w}
+	h.OnAdd(first, true)
+	h.OnUpdate(first, second)
+	if second.pod != first.pod || second.usage != first.usage || second.GetObjectMeta().GetResourceVersion() != "99" {
+		t.Errorf("entry %+v, want what the first has: %+v", second, first)
+	}
+	h.OnUpdate(second, third)
+	if third.pod == first.pod || third.usage != nil {
+		t.Errorf("entry %+v, want the pod's end in it", third)
+	}
+}
+
+// usages hears and forgets.
+type usages struct{}
+
+func (usages) ObserveUsage(context.Context, *view.Usage) {}
+func (usages) ForgetUsage(context.Context, types.UID)    {}
+
 func TestTransformsAreIdempotentAndForgetful(t *testing.T) {
 	w := New(fake.NewClientset(), nil, resources, Audience{Pods: &heard{}, Nodes: &heard{}})
 	pod := fixture.Pod("p", "50")
@@ -191,8 +227,9 @@ func TestTransformsAreIdempotentAndForgetful(t *testing.T) {
 	if err != nil || twice != once {
 		t.Errorf("second cut: %v, %v", twice, err)
 	}
-	if e := once.(*podEntry); e.ManagedFields != nil || e.Name != "p" || e.UID != pod.UID {
-		t.Errorf("entry %+v", e)
+	want := &metav1.ObjectMeta{Namespace: pod.Namespace, Name: "p", UID: pod.UID, ResourceVersion: pod.ResourceVersion}
+	if diff := cmp.Diff(want, once.(*podEntry).GetObjectMeta()); diff != "" {
+		t.Errorf("entry (-want +got):\n%s", diff)
 	}
 	node := fixture.Node(t, "a", fixture.Inventory("a", 1))
 	node.Labels, node.Finalizers = map[string]string{"x": "y"}, []string{"f"}
