@@ -83,6 +83,9 @@ var parts = []part{
 	{"reclaim", func(ctx context.Context, k *kit, _ *options) ([]row, error) {
 		return (&reclaimBench{k}).run(ctx)
 	}},
+	{"trace", func(ctx context.Context, k *kit, o *options) ([]row, error) {
+		return (&traceBench{kit: k, trace: o.trace, admission: o.admission}).run(ctx)
+	}},
 }
 
 // measure brings the part's cluster up and down.

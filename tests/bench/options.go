@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/tests/cluster"
 )
 
@@ -29,6 +30,9 @@ type options struct {
 	// queues, pending and admit are queueBench's, reclaimNodes the nodes of one
 	// GPU of reclaimBench.
 	queues, pending, admit, reclaimNodes int
+	// trace is what traceBench replays, nil if that is no part, admission how.
+	trace     *trace
+	admission []v1alpha1.AdmissionMode
 	// profiles is the folder for CPU profiles, empty if none are taken.
 	profiles string
 }
@@ -64,9 +68,23 @@ func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
 	}
 	for _, name := range cluster.SplitList(value("BENCH", "gangs,throughput,queues,reclaim")) {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
-			errs = append(errs, fmt.Errorf("BENCH names %q; write some of gangs, throughput, queues and reclaim", name))
+			errs = append(errs, fmt.Errorf("BENCH names %q; write some of gangs, throughput, queues, reclaim and trace", name))
 		}
 		o.parts[name] = true
+	}
+	if o.parts["trace"] {
+		load, err := strconv.ParseFloat(value("TRACE_LOAD", "1.3"), 64)
+		if err != nil || load <= 0 {
+			errs = append(errs, fmt.Errorf("TRACE_LOAD=%q; write a number above 0, such as 1.3", value("TRACE_LOAD", "")))
+		}
+		o.trace, err = readTrace(value(openbFolder, ""), value("TRACE_WORKLOAD", "default"), int64(number("TRACE_SEED", 47, 0)), load)
+		errs = append(errs, err)
+		for _, mode := range cluster.SplitList(value("TRACE_ADMISSION", "Direct,Gated")) {
+			if mode := v1alpha1.AdmissionMode(mode); mode != v1alpha1.AdmissionDirect && mode != v1alpha1.AdmissionGated {
+				errs = append(errs, fmt.Errorf("TRACE_ADMISSION has %q; write Direct, Gated or both", mode))
+			}
+			o.admission = append(o.admission, v1alpha1.AdmissionMode(mode))
+		}
 	}
 	_, file, _, _ := runtime.Caller(0)
 	o.cluster.Dir = filepath.Join(filepath.Dir(file), "..", "..", ".cluster-bench")
@@ -87,6 +105,8 @@ func (o *options) clusterFor(part string) cluster.Options {
 		c.ExtenderArgs = append([]string{fmt.Sprintf("--event-qps=%d", eventRate)}, c.ExtenderArgs...)
 	case "reclaim":
 		c.SimNodes, c.SimGPUs = o.reclaimNodes, 1
+	case "trace":
+		c.SimList = o.trace.nodes()
 	}
 	if o.profiles != "" {
 		c.ExtenderArgs = append(slices.Clone(c.ExtenderArgs), "--profiling")

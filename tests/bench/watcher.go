@@ -26,9 +26,12 @@ type watcher struct {
 	// bound and leaving count pods, those that are gone since included.
 	bound, leaving         int
 	lastBound, lastLeaving time.Time
+	// refused are those that the scheduler found no node for and that are not bound;
+	// late were refused and are bound now.
+	refused, late int
 }
 
-type life struct{ bound, leaving bool }
+type life struct{ bound, leaving, refused bool }
 
 // watch returns when all that is there has been seen.
 func (k *kit) watch(ctx context.Context, namespace string) (*watcher, error) {
@@ -44,7 +47,8 @@ func (k *kit) watch(ctx context.Context, namespace string) (*watcher, error) {
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, DeletionTimestamp: pod.DeletionTimestamp,
 			},
-			Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName},
+			Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName},
+			Status: corev1.PodStatus{Conditions: scheduled(pod)},
 		}, nil
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(k.client, 0, informers.WithNamespace(namespace), informers.WithTransform(strip))
@@ -60,6 +64,16 @@ func (k *kit) watch(ctx context.Context, namespace string) (*watcher, error) {
 		return nil, ctx.Err()
 	}
 	return w, nil
+}
+
+// scheduled is the scheduler's condition of a pod alone.
+func scheduled(pod *corev1.Pod) []corev1.PodCondition {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			return []corev1.PodCondition{{Type: c.Type, Status: c.Status, Reason: c.Reason}}
+		}
+	}
+	return nil
 }
 
 func (w *watcher) see(obj any) {
@@ -79,6 +93,14 @@ func (w *watcher) see(obj any) {
 		l.bound = true
 		w.bound++
 		w.lastBound = now
+		if l.refused {
+			w.refused--
+			w.late++
+		}
+	}
+	if c := scheduled(pod); len(c) > 0 && c[0].Reason == corev1.PodReasonUnschedulable && !l.refused && !l.bound {
+		l.refused = true
+		w.refused++
 	}
 	if pod.DeletionTimestamp != nil && !l.leaving {
 		l.leaving = true
@@ -130,4 +152,11 @@ func (w *watcher) counts() (bound, leaving int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.bound, w.leaving
+}
+
+// decided is how many are bound, or refused by the scheduler, by now.
+func (w *watcher) decided() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.bound + w.refused
 }

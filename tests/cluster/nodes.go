@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -74,9 +73,13 @@ func (c *Cluster) waitNodesReady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	nodes, err := simNodes(c.options)
+	if err != nil {
+		return err
+	}
 	var want []string
-	for i := range c.options.SimNodes {
-		want = append(want, SimNodePrefix+strconv.Itoa(i))
+	for _, n := range nodes {
+		want = append(want, n.name)
 	}
 	if c.options.RealNode {
 		want = append(want, RealNodeName)

@@ -23,6 +23,9 @@ type Options struct {
 	SimGPUs int `json:"simGPUs"`
 	// SimModels are dealt out to the simulated nodes in turn.
 	SimModels []string `json:"simModels"`
+	// SimList are the simulated nodes one by one, in the place of the three fields
+	// above. Their names must be those of nodes and differ.
+	SimList []SimNode `json:"simList,omitempty"`
 	// RealNode asks for a kubelet with containerd; it takes root on Linux.
 	RealNode bool `json:"realNode"`
 	// RealGPUs are the models of the real node's simulated GPUs, one each.
@@ -117,7 +120,7 @@ func (o Options) validate() error {
 	if o.SimGPUs < 0 || o.SimGPUs > 64 {
 		errs = append(errs, fmt.Errorf("SIM_GPUS is %d; it must be between 0 and 64", o.SimGPUs))
 	}
-	if o.SimNodes > 0 && len(o.SimModels) == 0 {
+	if o.SimNodes > 0 && len(o.SimList) == 0 && len(o.SimModels) == 0 {
 		errs = append(errs, errors.New("SIM_MODELS is empty; name at least one model for the simulated nodes"))
 	}
 	for _, list := range [][]string{o.SimModels, o.RealGPUs} {

@@ -29,6 +29,15 @@ const SimNodePrefix = "tranche-sim-"
 // simulatedLabel tells them from others.
 const simulatedLabel = contract.Prefix + "simulated"
 
+// SimNode describes one simulated node.
+type SimNode struct {
+	Name string `json:"name"`
+	// MilliCPU and Memory, in bytes, are what pods may request.
+	MilliCPU  int64              `json:"milliCPU"`
+	Memory    int64              `json:"memory"`
+	Inventory contract.Inventory `json:"inventory"`
+}
+
 // simNode is one simulated node as it shall be.
 type simNode struct {
 	name      string
@@ -36,35 +45,51 @@ type simNode struct {
 	capacity  corev1.ResourceList
 }
 
-// simNodes deals the models out to the nodes in turn.
+// simNodes are all of them.
 func simNodes(o Options) ([]simNode, error) {
-	nodes := make([]simNode, 0, o.SimNodes)
+	list := o.SimList
+	if len(list) == 0 {
+		var err error
+		if list, err = simList(o); err != nil {
+			return nil, err
+		}
+	}
+	nodes := make([]simNode, 0, len(list))
 	resources := contract.DefaultResources()
+	for _, n := range list {
+		inventory, err := n.Inventory.Format()
+		if err != nil {
+			return nil, fmt.Errorf("simulated node %s: %w", n.Name, err)
+		}
+		capacity := corev1.ResourceList{
+			corev1.ResourceCPU:              *resource.NewMilliQuantity(n.MilliCPU, resource.DecimalSI),
+			corev1.ResourceMemory:           *resource.NewQuantity(n.Memory, resource.BinarySI),
+			corev1.ResourceEphemeralStorage: resource.MustParse("2Ti"),
+			// More than a kubelet's 110, so that shares run out first.
+			corev1.ResourcePods: resource.MustParse("1024"),
+		}
+		if gpus := int64(len(n.Inventory.GPUs)); gpus > 0 {
+			capacity[resources.Share] = *resource.NewQuantity(int64(resources.PerGPU)*gpus, resource.DecimalSI)
+			capacity[resources.GPU] = *resource.NewQuantity(gpus, resource.DecimalSI)
+		}
+		nodes = append(nodes, simNode{name: n.Name, inventory: inventory, capacity: capacity})
+	}
+	return nodes, nil
+}
+
+// simList deals the models out to the nodes in turn. Each is a server with eight
+// GPUs, but for their number.
+func simList(o Options) ([]SimNode, error) {
+	list := make([]SimNode, 0, o.SimNodes)
 	for i := range o.SimNodes {
 		name := SimNodePrefix + strconv.Itoa(i)
 		m, err := models.Lookup(o.SimModels[i%len(o.SimModels)])
 		if err != nil {
 			return nil, err
 		}
-		inventory, err := simInventory(name, m, o.SimGPUs).Format()
-		if err != nil {
-			return nil, err
-		}
-		capacity := corev1.ResourceList{
-			// A server with eight GPUs. More pods than a kubelet's 110, so that
-			// shares run out first.
-			corev1.ResourceCPU:              resource.MustParse("96"),
-			corev1.ResourceMemory:           resource.MustParse("1024Gi"),
-			corev1.ResourceEphemeralStorage: resource.MustParse("2Ti"),
-			corev1.ResourcePods:             resource.MustParse("1024"),
-		}
-		if o.SimGPUs > 0 {
-			capacity[resources.Share] = *resource.NewQuantity(int64(resources.PerGPU)*int64(o.SimGPUs), resource.DecimalSI)
-			capacity[resources.GPU] = *resource.NewQuantity(int64(o.SimGPUs), resource.DecimalSI)
-		}
-		nodes = append(nodes, simNode{name: name, inventory: inventory, capacity: capacity})
+		list = append(list, SimNode{Name: name, MilliCPU: 96_000, Memory: 1 << 40, Inventory: simInventory(name, m, o.SimGPUs)})
 	}
-	return nodes, nil
+	return list, nil
 }
 
 // simInventory is what a node plugin would write of the node. The UUIDs are

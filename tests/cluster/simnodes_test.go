@@ -70,3 +70,30 @@ func TestNodesWithoutGPUsOfferNone(t *testing.T) {
 		t.Errorf("inventory %q: %v", nodes[0].inventory, err)
 	}
 }
+
+func TestNodesOfAListAreAsListed(t *testing.T) {
+	t.Parallel()
+	list := []SimNode{{Name: "odd", MilliCPU: 1500, Memory: 3 << 30, Inventory: contract.Inventory{SharesPerGPU: 100, GPUs: []contract.GPU{
+		{UUID: "GPU-odd-0", Model: "G2", MemoryMiB: 100, Healthy: true},
+	}}}}
+	nodes, err := simNodes(Options{SimNodes: 3, SimGPUs: 2, SimModels: []string{"T4-16GB"}, SimList: list})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(nodes) != 1 || nodes[0].name != "odd" {
+		t.Fatalf("nodes %+v, want the one of the list", nodes)
+	}
+	want := map[string]string{"cpu": "1500m", "memory": "3Gi", "nvidia.com/gpu": "1", "nvidia.com/gpu-share": "100"}
+	got := map[string]string{}
+	for r, q := range nodes[0].capacity {
+		if _, ok := want[string(r)]; ok {
+			got[string(r)] = q.String()
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("capacity (-want +got):\n%s", diff)
+	}
+	if inv, err := contract.ParseInventory(nodes[0].inventory); err != nil || len(inv.GPUs) != 1 || inv.GPUs[0].Model != "G2" {
+		t.Errorf("inventory %q: %v", nodes[0].inventory, err)
+	}
+}

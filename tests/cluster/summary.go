@@ -24,7 +24,9 @@ func (c *Cluster) summary(ctx context.Context, took time.Duration) error {
 		return fmt.Errorf("list nodes: %w", err)
 	}
 	c.say.say("Kubernetes %s with Tranche is up after %s: %d nodes.", version.GitVersion, took.Round(100*time.Millisecond), len(nodes.Items))
-	if n := c.options.SimNodes; n > 0 {
+	if n := len(c.options.SimList); n > 0 {
+		c.say.say("  %d of a list are simulated", n)
+	} else if n := c.options.SimNodes; n > 0 {
 		c.say.say("  %s0 to %s%d are simulated, with %d GPUs each (%s)", SimNodePrefix, SimNodePrefix, n-1, c.options.SimGPUs, strings.Join(c.options.SimModels, ", "))
 	}
 	if c.options.RealNode {
