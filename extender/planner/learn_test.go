@@ -9,7 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
+	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/placement"
 	"github.com/tranche-dev/tranche/pkg/placement/waste"
 	"github.com/tranche-dev/tranche/pkg/units"
 )
@@ -68,5 +70,33 @@ func TestBoundPodsAreLearnedWithTheirCPU(t *testing.T) {
 	}
 	if diff := cmp.Diff(shapes(false), shapes(true)); diff != "" {
 		t.Errorf("learned (-before it was bound +after a restart):\n%s", diff)
+	}
+}
+
+// Where GPUs are all in use, nobody misses the processors beside them.
+func TestPodsWithoutGPUsGoWhereGPUsCannotBeUsedAnyway(t *testing.T) {
+	for _, policy := range contract.Placements() {
+		t.Run(string(policy), func(t *testing.T) {
+			run(t, func(k *kit) {
+				for i := range 40 { // what pods with GPUs are like
+					node := fmt.Sprint("full-", i)
+					k.node(node, 1)
+					pod := withCPU(fixture.Pod(fmt.Sprint("p", i), "100"), "4")
+					k.observe(fixture.Bound(k, pod, node, one(fixture.GPU(node, 0), 100)))
+				}
+				k.node("empty", 1)
+				k.p.ObserveNode(k.Context(), view.NodeOf(fixture.ForeignNode("foreign"), k.p.opts.Resources))
+				k.after(2 * tablesEvery)
+				pod := withCPU(fixture.Pod("plain"), "4")
+				if got := k.prioritize(pod, "empty", "full-7", "foreign"); got[1] != placement.MaxPriority || got[0] >= got[1] || got[2] != 0 {
+					k.Errorf("priorities %v, want the best for the node whose GPU is in use and 0 for the one of which nothing is known", got)
+				}
+				got := k.prioritize(pod, "empty", "stranger", "full-7", "other-stranger")
+				if got[1] != placement.MaxPriority || got[3] != got[1] || got[2] >= got[1] || got[0] >= got[2] {
+					k.Errorf("priorities %v, want the best for both nodes without GPUs, then the one whose GPU is in use", got)
+				}
+				k.wantCharged("empty", 0, 0, 0)
+			}, func(o *Options) { o.Placement = policy })
+		})
 	}
 }

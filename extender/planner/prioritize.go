@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/gang"
 	"github.com/tranche-dev/tranche/pkg/placement"
 )
 
@@ -16,7 +18,10 @@ import (
 func (p *Planner) Prioritize(ctx context.Context, pod *corev1.Pod, nodes []string) ([]int64, error) {
 	priorities := make([]int64, len(nodes))
 	v := p.view(pod)
-	if v == nil || unplaceable(v) != "" {
+	if v == nil || !v.UsesGPU && v.Problem == "" && (v.Member == nil || !p.opts.Gangs) {
+		return p.prioritizeCPUOnly(pod, nodes), nil
+	}
+	if unplaceable(v) != "" {
 		return priorities, nil
 	}
 	if node, ok := p.decided.Load(v.UID); ok {
@@ -61,4 +66,31 @@ func (p *Planner) Prioritize(ctx context.Context, pod *corev1.Pod, nodes []strin
 	// quicker, and the scheduler may still find room beside it.
 	klog.FromContext(ctx).V(2).Info("Prioritized", "pod", klog.KObj(pod), "nodes", len(nodes), "best", fits[best], "held", reason == "")
 	return priorities, nil
+}
+
+// prioritizeCPUOnly rates nodes for a pod without GPUs. Those without GPUs are all
+// the best, and which of them is the scheduler's business; of the others, the one
+// where the pod keeps least from pods with GPUs, by what least-waste has learned,
+// whatever places those. Where GPUs are another device plugin's, nothing is known.
+func (p *Planner) prioritizeCPUOnly(pod *corev1.Pod, nodes []string) []int64 {
+	priorities := make([]int64, len(nodes))
+	snapshot := p.snapshot.Load()
+	query := placement.New(contract.Request{}, placement.Options{Policy: p.policyNamed(contract.PlacementLeastWaste), MilliCPU: gang.RequestsOf(pod).MilliCPU})
+	var with []string
+	var scores []int64
+	var at []int
+	best := int64(placement.MaxPriority)
+	for i, name := range nodes {
+		score, reason := query.ScoreIn(snapshot.Ledger.Node(name), p.room(name))
+		switch {
+		case reason == "":
+			with, scores, at = append(with, name), append(scores, score), append(at, i)
+		case !snapshot.foreign[name]:
+			priorities[i], best = placement.MaxPriority, placement.MaxPriority-1
+		}
+	}
+	for i, priority := range placement.Priorities(with, scores) {
+		priorities[at[i]] = min(priority, best)
+	}
+	return priorities
 }

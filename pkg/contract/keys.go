@@ -78,6 +78,12 @@ const (
 // is away.
 const MemberResource corev1.ResourceName = Prefix + "member"
 
+// CPUOnlyResource is an extended resource of which pods that ask for cpu and no GPU
+// ask for 0, so that kube-scheduler asks the extender which nodes suit them, and
+// nothing else: see the second extender of its configuration. As with
+// MemberResource, no node has it and all pass over the 0.
+const CPUOnlyResource corev1.ResourceName = Prefix + "cpu-only"
+
 // GPUTaint is the taint that GPU nodes conventionally carry.
 const GPUTaint = "nvidia.com/gpu"
 

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -51,18 +52,20 @@ func (c *Cluster) localSchedulerConfig(shipped []byte) ([]byte, error) {
 	// One scheduler: an election would only delay its restart.
 	elect := false
 	config.LeaderElection.LeaderElect = &elect
-	if len(config.Extenders) != 1 {
-		return nil, fmt.Errorf("it has %d extenders, not one", len(config.Extenders))
+	if len(config.Extenders) == 0 {
+		return nil, errors.New("it has no extender")
 	}
-	e := &config.Extenders[0]
-	at, err := url.Parse(e.URLPrefix)
-	if err != nil {
-		return nil, fmt.Errorf("urlPrefix: %w", err)
-	}
-	at.Scheme, at.Host = "https", c.ports.address(portExtender)
-	e.URLPrefix, e.EnableHTTPS = at.String(), true
-	e.TLSConfig = &schedulerv1.ExtenderTLSConfig{
-		CAFile: c.paths.crt(authorityName), CertFile: c.paths.crt(userScheduler), KeyFile: c.paths.key(userScheduler),
+	for i := range config.Extenders {
+		e := &config.Extenders[i]
+		at, err := url.Parse(e.URLPrefix)
+		if err != nil {
+			return nil, fmt.Errorf("urlPrefix: %w", err)
+		}
+		at.Scheme, at.Host = "https", c.ports.address(portExtender)
+		e.URLPrefix, e.EnableHTTPS = at.String(), true
+		e.TLSConfig = &schedulerv1.ExtenderTLSConfig{
+			CAFile: c.paths.crt(authorityName), CertFile: c.paths.crt(userScheduler), KeyFile: c.paths.key(userScheduler),
+		}
 	}
 	return yaml.Marshal(config)
 }

@@ -78,7 +78,9 @@ func countFilterCalls(ctx context.Context, c *cluster.Cluster) (float64, error) 
 	return sum, nil
 }
 
-func TestPodsWithoutGPUsAreNeverSentToTheExtender(t *testing.T) {
+// The extender may rate nodes for them, and has no say in whether they are placed;
+// the kubelet passes over what tells the scheduler of them.
+func TestPodsWithoutGPUsRunWithoutTheExtendersConsent(t *testing.T) {
 	ns := optedIn(t)
 	warm := waitRunning(t, create(t, MakePod(ns, "gpu").OnNode(realNode).Container("main", Shares("10")).Obj()))
 	before, err := countFilterCalls(t.Context(), kube)
@@ -89,7 +91,10 @@ func TestPodsWithoutGPUsAreNeverSentToTheExtender(t *testing.T) {
 		t.Fatalf("no filter call was counted although %s was placed: the metric is not what this test reads", warm.Name)
 	}
 	for i := range 5 {
-		waitRunning(t, create(t, MakePod(ns, fmt.Sprintf("cpu-%d", i)).OnNode(realNode).Obj()))
+		pod := waitRunning(t, create(t, MakePod(ns, fmt.Sprintf("cpu-%d", i)).OnNode(realNode).Container("main", Limit("cpu", "10m")).Obj()))
+		if q, ok := pod.Spec.Containers[0].Resources.Limits[contract.CPUOnlyResource]; !ok || !q.IsZero() {
+			t.Errorf("limits %v, want 0 of %s", pod.Spec.Containers[0].Resources.Limits, contract.CPUOnlyResource)
+		}
 	}
 	after, err := countFilterCalls(t.Context(), kube)
 	if err != nil {

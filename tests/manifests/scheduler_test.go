@@ -17,25 +17,13 @@ import (
 	"github.com/tranche-dev/tranche/pkg/contract"
 )
 
-func TestSchedulerConfigurationSendsGPUPodsAndMembersToTheExtender(t *testing.T) {
+func TestSchedulerConfigurationHasTheExtenderPlaceGPUPodsAndMembersAndRateOthers(t *testing.T) {
 	config := schedulerConfig(t)
 	if config.APIVersion != schedulerv1.SchemeGroupVersion.String() || config.Kind != "KubeSchedulerConfiguration" {
 		t.Errorf("%s %s", config.APIVersion, config.Kind)
 	}
-	// kube-scheduler allows each managed resource and the binder once.
-	if len(config.Extenders) != 1 {
-		t.Fatalf("%d extenders, want 1", len(config.Extenders))
-	}
-	e := config.Extenders[0]
-	if at, err := url.Parse(e.URLPrefix); err != nil || at.Scheme != "https" || at.Path != "/v1" {
-		t.Errorf("urlPrefix %s (%v), want https://HOST:PORT/v1", e.URLPrefix, err)
-	}
-	// Without a CA kube-scheduler checks no certificate at all.
-	if !e.EnableHTTPS || e.TLSConfig == nil || e.TLSConfig.Insecure || e.TLSConfig.CAFile == "" || e.TLSConfig.CertFile == "" || e.TLSConfig.KeyFile == "" {
-		t.Errorf("enableHTTPS %t, tlsConfig %+v", e.EnableHTTPS, e.TLSConfig)
-	}
 	resources := contract.DefaultResources()
-	want := schedulerv1.Extender{
+	forGPUs := schedulerv1.Extender{
 		FilterVerb: "filter", PrioritizeVerb: "prioritize", BindVerb: "bind", PreemptVerb: "preempt",
 		Weight: 10, NodeCacheCapable: true, Ignorable: false,
 		ManagedResources: []schedulerv1.ExtenderManagedResource{
@@ -44,10 +32,27 @@ func TestSchedulerConfigurationSendsGPUPodsAndMembersToTheExtender(t *testing.T)
 			{Name: string(contract.MemberResource), IgnoredByScheduler: true},
 		},
 	}
-	want.HTTPTimeout.Duration = 30 * time.Second
-	e.URLPrefix, e.TLSConfig, e.EnableHTTPS = "", nil, false
-	if diff := cmp.Diff(want, e); diff != "" {
-		t.Errorf("extender (-want +got):\n%s", diff)
+	forGPUs.HTTPTimeout.Duration = 30 * time.Second
+	// This one has no say in whether a pod is placed.
+	forOthers := schedulerv1.Extender{
+		PrioritizeVerb: "prioritize", Weight: 1, NodeCacheCapable: true, Ignorable: true,
+		ManagedResources: []schedulerv1.ExtenderManagedResource{{Name: string(contract.CPUOnlyResource), IgnoredByScheduler: true}},
+	}
+	forOthers.HTTPTimeout.Duration = time.Second
+	var got []schedulerv1.Extender
+	for _, e := range config.Extenders {
+		if at, err := url.Parse(e.URLPrefix); err != nil || at.Scheme != "https" || at.Path != "/v1" || e.URLPrefix != config.Extenders[0].URLPrefix {
+			t.Errorf("urlPrefix %s (%v), want https://HOST:PORT/v1, always the same", e.URLPrefix, err)
+		}
+		// Without a CA kube-scheduler checks no certificate at all.
+		if !e.EnableHTTPS || e.TLSConfig == nil || e.TLSConfig.Insecure || e.TLSConfig.CAFile == "" || e.TLSConfig.CertFile == "" || e.TLSConfig.KeyFile == "" {
+			t.Errorf("enableHTTPS %t, tlsConfig %+v", e.EnableHTTPS, e.TLSConfig)
+		}
+		e.URLPrefix, e.TLSConfig, e.EnableHTTPS = "", nil, false
+		got = append(got, e)
+	}
+	if diff := cmp.Diff([]schedulerv1.Extender{forGPUs, forOthers}, got); diff != "" {
+		t.Errorf("extenders (-want +got):\n%s", diff)
 	}
 }
 

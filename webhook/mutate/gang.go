@@ -105,6 +105,12 @@ func (r *review) checkMember() {
 					c.Name, contract.MemberResource, q.String())
 				break // once for limit and request
 			}
+			if q, ok := list[contract.CPUOnlyResource]; ok && !q.IsZero() {
+				r.refuse(ReasonRequest,
+					"container %s asks for %s: %s, of which no node has any; write 0, or leave it out: Tranche adds it to pods that use no GPU",
+					c.Name, contract.CPUOnlyResource, q.String())
+				break
+			}
 		}
 	}
 }
@@ -116,6 +122,28 @@ func (r *review) setMember() {
 		return
 	}
 	setResource(&r.edit().Spec.Containers[0].Resources, contract.MemberResource, 0)
+}
+
+// setCPUOnly has the scheduler ask the extender where a pod without GPUs keeps the
+// least processors from those with GPUs; see contract.CPUOnlyResource. Members come
+// to the extender anyway, and whoever is outside of all queues has its node.
+func (r *review) setCPUOnly() {
+	spec := &r.pod.Spec
+	if r.outside() != "" || len(spec.Containers) == 0 || !asksCPU(spec) || contract.InterestsExtender(spec, r.in.Defaults.Resources) {
+		return
+	}
+	if has := &spec.Containers[0].Resources; holds(has.Limits, contract.CPUOnlyResource, 0) && holds(has.Requests, contract.CPUOnlyResource, 0) {
+		return
+	}
+	setResource(&r.edit().Spec.Containers[0].Resources, contract.CPUOnlyResource, 0)
+}
+
+// asksCPU says whether the scheduler counts processors for a pod.
+func asksCPU(spec *corev1.PodSpec) bool {
+	if all := spec.Resources; all != nil && !all.Requests.Cpu().IsZero() {
+		return true
+	}
+	return slices.ContainsFunc(containers(spec), func(c *corev1.Container) bool { return !c.Resources.Requests.Cpu().IsZero() })
 }
 
 // checkGate refuses the gate on pods that are in no queue: nobody would ever lift

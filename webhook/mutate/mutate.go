@@ -121,6 +121,7 @@ var gpuChanges = []func(*review){
 var plainChanges = []func(*review){
 	(*review).hideFromEnvFrom,
 	(*review).setMember,
+	(*review).setCPUOnly,
 }
 
 // queueChanges put a pod into its queue.

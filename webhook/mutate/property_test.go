@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	podresource "k8s.io/component-helpers/resource"
 	"pgregory.net/rapid"
 
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
@@ -291,23 +292,31 @@ func TestPodIsReadyForScheduler(t *testing.T) {
 }
 
 // leavesPodsWithoutGPUsAlone: but for labels, the size of the gang, gates, and
-// the 0 by which members come to the extender.
+// the 0 by which they come to the extender.
 func leavesPodsWithoutGPUsAlone(t *rapid.T, before, after *corev1.Pod) {
 	want := before.DeepCopy()
 	want.Labels, want.Annotations, want.Spec.SchedulingGates = after.Labels, after.Annotations, after.Spec.SchedulingGates
 	name, _, _, err := contract.GangOf(after)
-	if err == nil && name != "" && !free(before) && !contract.InterestsExtender(&before.Spec, defaults.Resources) {
-		first := &want.Spec.Containers[0].Resources
-		for _, list := range []*corev1.ResourceList{&first.Limits, &first.Requests} {
-			*list = maps.Clone(*list)
-			if *list == nil {
-				*list = corev1.ResourceList{}
-			}
-			(*list)[contract.MemberResource] = resource.MustParse("0")
+	if err == nil && !free(before) && !contract.InterestsExtender(&before.Spec, defaults.Resources) {
+		counted := podresource.PodRequests(before, podresource.PodResourcesOptions{})
+		if name != "" {
+			askForNone(&want.Spec.Containers[0], contract.MemberResource)
+		} else if counted.Cpu().Sign() > 0 {
+			askForNone(&want.Spec.Containers[0], contract.CPUOnlyResource)
 		}
 	}
 	if !equality.Semantic.DeepEqual(want, after) {
 		t.Fatalf("a pod without GPUs was changed (-want +got):\n%s", cmp.Diff(want, after))
+	}
+}
+
+func askForNone(c *corev1.Container, name corev1.ResourceName) {
+	for _, list := range []*corev1.ResourceList{&c.Resources.Limits, &c.Resources.Requests} {
+		*list = maps.Clone(*list)
+		if *list == nil {
+			*list = corev1.ResourceList{}
+		}
+		(*list)[name] = resource.MustParse("0")
 	}
 }
 

@@ -206,6 +206,13 @@ func TestMembersWithoutGPUsComeToTheExtender(t *testing.T) {
 		"a single pod does not": {
 			pod: "metadata: {labels: {tranche.dev/queue: open}}\nspec: {containers: [{name: main}]}",
 		},
+		"a single pod that asks for cpu has its nodes rated": {
+			pod:  "metadata: {labels: {tranche.dev/queue: open}}\nspec: {containers: [{name: main}, {name: beside, resources: {requests: {cpu: 10m}}}]}",
+			want: "metadata: {labels: {tranche.dev/queue: open}}\nspec: {containers: [{name: main, resources: {limits: {tranche.dev/cpu-only: '0'}, requests: {tranche.dev/cpu-only: '0'}}}, {name: beside, resources: {requests: {cpu: 10m}}}]}",
+		},
+		"unless it has its node": {
+			pod: "spec: {nodeName: n, containers: [{name: main, resources: {requests: {cpu: 10m}}}]}",
+		},
 		"a member with GPUs need not": {
 			pod: "metadata: {" + gang + "}\nspec: {tolerations: [{operator: Exists}], containers: [{name: gpu, resources: {limits: {nvidia.com/gpu: '1'}, requests: {nvidia.com/gpu: '1'}}}], " + gate + "}",
 		},
@@ -241,6 +248,7 @@ func TestPodRefusesAmountsOfNothing(t *testing.T) {
 	const (
 		remedy = "; write at least 1, or leave it out if the container needs no GPU"
 		nobody = ", of which no node has any; write 0, or leave it out: Tranche adds it to members of gangs that use no GPU"
+		only   = ", of which no node has any; write 0, or leave it out: Tranche adds it to pods that use no GPU"
 	)
 	cases := map[string]struct {
 		containers string
@@ -254,6 +262,7 @@ func TestPodRefusesAmountsOfNothing(t *testing.T) {
 		"less than no members":   {"initContainers: [{name: fetch, resources: {limits: {tranche.dev/member: '-1'}}}], containers: [{name: main}]", []string{"request: container fetch asks for tranche.dev/member: -1" + nobody}},
 		"members, and a GPU":     {"containers: [{name: main, resources: {limits: {tranche.dev/member: 1m, nvidia.com/gpu: '1'}}}]", []string{"request: container main asks for tranche.dev/member: 1m" + nobody}},
 		"members, and no shares": {"containers: [{name: main, resources: {limits: {tranche.dev/member: '1', nvidia.com/gpu-share: '0'}}}]", []string{"request: container main asks for nvidia.com/gpu-share: 0" + remedy, "request: container main asks for tranche.dev/member: 1" + nobody}},
+		"cpu only":               {"containers: [{name: main, resources: {limits: {tranche.dev/cpu-only: '1'}, requests: {tranche.dev/cpu-only: '1'}}}]", []string{"request: container main asks for tranche.dev/cpu-only: 1" + only}},
 		"members, on a node":     {"nodeName: n, containers: [{name: main, resources: {limits: {tranche.dev/member: '1'}}}]", []string{"request: container main asks for tranche.dev/member: 1" + nobody}},
 	}
 	for name, tc := range cases {
