@@ -67,7 +67,10 @@ type Options struct {
 	// Without it those with GPUs are pending pods that the extender refuses until
 	// their queue admits them, and queues have no say about those without.
 	QueueGate bool
-	Resources contract.Resources
+	// RateCPUOnlyPods has kube-scheduler ask the extender which nodes suit pods
+	// without GPUs; it takes an entry in kube-scheduler's configuration as well.
+	RateCPUOnlyPods bool
+	Resources       contract.Resources
 }
 
 // DefaultOptions are what the flags start from.
@@ -106,6 +109,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.DefaultQueue, "default-queue", o.DefaultQueue, "queue of pods when neither they nor their owner nor their namespace name one; without a Queue of that name it is open to all")
 	fs.BoolVar(&o.GangGate, "gang-gate", o.GangGate, "put the scheduling gate "+contract.AdmissionGate+" on members of gangs, which the extender lifts when it has places for the whole gang; false: they wait as pending pods")
 	fs.BoolVar(&o.QueueGate, "queue-gate", o.QueueGate, "put the scheduling gate "+contract.AdmissionGate+" on single pods as their Queue wants it (spec.admission, status.open), which the extender lifts when it admits them; false: those that use GPUs wait as pending pods, and queues do not hold the others")
+	fs.BoolVar(&o.RateCPUOnlyPods, "rate-cpu-only-pods", o.RateCPUOnlyPods, "put 0 of "+string(contract.CPUOnlyResource)+" on pods that ask for cpu and no GPU, so that kube-scheduler asks the extender which nodes suit them, if its configuration has the optional entry for that; the extender never holds them up")
 	fs.StringVar((*string)(&o.Resources.Share), "share-resource", string(o.Resources.Share), "resource that counts shares of GPUs")
 	fs.StringVar((*string)(&o.Resources.GPU), "gpu-resource", string(o.Resources.GPU), "resource that counts whole GPUs")
 	fs.Int64Var((*int64)(&o.Resources.PerGPU), "shares-per-gpu", int64(o.Resources.PerGPU), "shares that one GPU is cut into; the same for all of Tranche's programs")

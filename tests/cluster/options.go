@@ -38,6 +38,9 @@ type Options struct {
 	// SchedulerQPS is how many calls a second the scheduler may make by itself; 0:
 	// what it does if nothing is written, 50.
 	SchedulerQPS float32 `json:"schedulerQPS,omitempty"`
+	// RateCPUOnlyPods has the scheduler ask the extender which nodes suit pods
+	// without GPUs: an option of the shipped configuration and of the webhook.
+	RateCPUOnlyPods bool `json:"rateCPUOnlyPods,omitempty"`
 	// Out receives progress and the summary; nothing is printed if nil.
 	Out io.Writer `json:"-"`
 }

@@ -1,11 +1,13 @@
 package cluster
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 
 	schedulerv1 "k8s.io/kube-scheduler/config/v1"
 	"sigs.k8s.io/yaml"
@@ -39,8 +41,21 @@ func (c *Cluster) scheduler() (process, error) {
 	}, nil
 }
 
+// optionalLine is a line of a file in YAML that people may take the # off.
+var optionalLine = regexp.MustCompile(`(?m)^#( +)`)
+
+// OptionalLines is the shipped scheduler configuration with what is optional in it.
+// Comments have a # that is indented, or are at its very beginning.
+func OptionalLines(shipped []byte) []byte {
+	at := bytes.Index(shipped, []byte("\nextenders:"))
+	return append(bytes.Clone(shipped[:at]), optionalLine.ReplaceAll(shipped[at:], []byte("$1"))...)
+}
+
 // localSchedulerConfig fills in where things are here.
 func (c *Cluster) localSchedulerConfig(shipped []byte) ([]byte, error) {
+	if c.options.RateCPUOnlyPods {
+		shipped = OptionalLines(shipped)
+	}
 	var config schedulerv1.KubeSchedulerConfiguration
 	if err := yaml.UnmarshalStrict(shipped, &config); err != nil {
 		return nil, err

@@ -52,6 +52,7 @@ func (c *Cluster) webhook() process {
 			"--kubeconfig=" + c.paths.kubeconfig(Webhook), "--namespace=" + systemNamespace,
 			"--bind-address=" + c.ports.address(portWebhook), "--dns-names=localhost", "--cert-dir=" + c.paths.data("webhook-certs"),
 			"--metrics-bind-address=" + c.ports.address(portWebhookMetrics), "--health-bind-address=" + c.ports.address(portWebhookHealth),
+			fmt.Sprintf("--rate-cpu-only-pods=%t", c.options.RateCPUOnlyPods),
 		},
 	}
 }

@@ -89,7 +89,7 @@ var variants = map[string][]string{
 		"namespace.create=true", "certManager.enabled=true", "monitoring.podMonitor=true", "monitoring.serviceMonitor=true",
 		"extender.service.clusterIP=10.96.0.200", "image.pullSecrets={a,b}", "nodePlugin.runtimeClassName=nvidia",
 		"nodePlugin.nvidiaCDIKind=nvidia.com/gpu", "nodePlugin.podSource=kubelet", "extender.nodeSelector.a=b",
-		"webhook.podAnnotations.a=b", "webhook.gangGate=false", "webhook.queueGate=false", "extender.gangs.enabled=false", "extender.gangs.nominate=false", "extender.queues.enabled=false",
+		"webhook.podAnnotations.a=b", "webhook.gangGate=false", "webhook.queueGate=false", "webhook.rateCPUOnlyPods=true", "extender.gangs.enabled=false", "extender.gangs.nominate=false", "extender.queues.enabled=false",
 		"extender.gangs.stalenessGracePeriod=5m", "extender.gangs.admissionQPS=50", "monitoring.labels.release=prometheus",
 	},
 }

@@ -15,10 +15,15 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/tests/cluster"
 )
 
-func TestSchedulerConfigurationHasTheExtenderPlaceGPUPodsAndMembersAndRateOthers(t *testing.T) {
+func TestSchedulerConfigurationSendsGPUPodsAndMembersToTheExtender(t *testing.T) {
 	config := schedulerConfig(t)
+	if n := len(config.Extenders); n != 1 {
+		t.Errorf("%d extenders, want 1 if nothing optional is taken", n)
+	}
+	options := parsedSchedulerConfig(t, cluster.OptionalLines(schedulerConfigText(t)))
 	if config.APIVersion != schedulerv1.SchemeGroupVersion.String() || config.Kind != "KubeSchedulerConfiguration" {
 		t.Errorf("%s %s", config.APIVersion, config.Kind)
 	}
@@ -40,8 +45,8 @@ func TestSchedulerConfigurationHasTheExtenderPlaceGPUPodsAndMembersAndRateOthers
 	}
 	forOthers.HTTPTimeout.Duration = time.Second
 	var got []schedulerv1.Extender
-	for _, e := range config.Extenders {
-		if at, err := url.Parse(e.URLPrefix); err != nil || at.Scheme != "https" || at.Path != "/v1" || e.URLPrefix != config.Extenders[0].URLPrefix {
+	for _, e := range options.Extenders {
+		if at, err := url.Parse(e.URLPrefix); err != nil || at.Scheme != "https" || at.Path != "/v1" || e.URLPrefix != options.Extenders[0].URLPrefix {
 			t.Errorf("urlPrefix %s (%v), want https://HOST:PORT/v1, always the same", e.URLPrefix, err)
 		}
 		// Without a CA kube-scheduler checks no certificate at all.
@@ -106,11 +111,20 @@ func extenderFlag(t *testing.T, name string) time.Duration {
 
 func schedulerConfig(t *testing.T) schedulerv1.KubeSchedulerConfiguration {
 	t.Helper()
+	return parsedSchedulerConfig(t, schedulerConfigText(t))
+}
+
+func schedulerConfigText(t *testing.T) []byte {
+	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "manifests", "scheduler", "kube-scheduler-config.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var config schedulerv1.KubeSchedulerConfiguration
+	return text
+}
+
+func parsedSchedulerConfig(t *testing.T, text []byte) (config schedulerv1.KubeSchedulerConfiguration) {
+	t.Helper()
 	if err := yaml.UnmarshalStrict(text, &config); err != nil {
 		t.Fatal(err)
 	}

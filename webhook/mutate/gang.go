@@ -129,7 +129,7 @@ func (r *review) setMember() {
 // to the extender anyway, and whoever is outside of all queues has its node.
 func (r *review) setCPUOnly() {
 	spec := &r.pod.Spec
-	if r.outside() != "" || len(spec.Containers) == 0 || !asksCPU(spec) || contract.InterestsExtender(spec, r.in.Defaults.Resources) {
+	if !r.in.Defaults.RateCPUOnly || r.outside() != "" || len(spec.Containers) == 0 || !asksCPU(spec) || contract.InterestsExtender(spec, r.in.Defaults.Resources) {
 		return
 	}
 	if has := &spec.Containers[0].Resources; holds(has.Limits, contract.CPUOnlyResource, 0) && holds(has.Requests, contract.CPUOnlyResource, 0) {

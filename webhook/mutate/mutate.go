@@ -66,6 +66,8 @@ type Defaults struct {
 	// GangGate holds the members of gangs back until the extender admits them,
 	// QueueGate single pods where their queue wants it.
 	GangGate, QueueGate bool
+	// RateCPUOnly has nodes rated for pods that ask for cpu and no GPU.
+	RateCPUOnly bool
 }
 
 // Outcome is a decision.

@@ -301,7 +301,7 @@ func leavesPodsWithoutGPUsAlone(t *rapid.T, before, after *corev1.Pod) {
 		counted := podresource.PodRequests(before, podresource.PodResourcesOptions{})
 		if name != "" {
 			askForNone(&want.Spec.Containers[0], contract.MemberResource)
-		} else if counted.Cpu().Sign() > 0 {
+		} else if defaults.RateCPUOnly && counted.Cpu().Sign() > 0 {
 			askForNone(&want.Spec.Containers[0], contract.CPUOnlyResource)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // queueDefaults are what the webhook starts with.
-var queueDefaults = mutate.Defaults{Resources: contract.DefaultResources(), Queue: "default", GangGate: true, QueueGate: true}
+var queueDefaults = mutate.Defaults{Resources: contract.DefaultResources(), Queue: "default", GangGate: true, QueueGate: true, RateCPUOnly: true}
 
 // company is a tree of queues of all kinds, and some that hang in the air.
 var company = mutate.Queues{
@@ -279,5 +279,16 @@ func TestPodRefusesAmountsOfNothing(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Pods without GPUs are none of the extender's business unless somebody says so.
+func TestPodsWithoutGPUsStayAsTheyAreByDefault(t *testing.T) {
+	off := queueDefaults
+	off.RateCPUOnly = false
+	pod := "metadata: {labels: {tranche.dev/queue: open}}\nspec: {containers: [{name: main, resources: {requests: {cpu: 10m}}}]}"
+	out := mutate.Pod(mutate.Input{Pod: parse(t, pod), Queues: company, Defaults: off})
+	if diff := cmp.Diff(parse(t, pod), out.Pod); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

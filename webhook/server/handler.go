@@ -60,7 +60,7 @@ func newHandler(f facts, w owners, o *webhook.Options, scheme *runtime.Scheme, m
 	h := &handler{
 		facts:    f,
 		owners:   w,
-		defaults: mutate.Defaults{Resources: o.Resources, Queue: o.DefaultQueue, GangGate: o.GangGate, QueueGate: o.QueueGate},
+		defaults: mutate.Defaults{Resources: o.Resources, Queue: o.DefaultQueue, GangGate: o.GangGate, QueueGate: o.QueueGate, RateCPUOnly: o.RateCPUOnlyPods},
 		reserved: map[string]bool{o.Namespace: true, "kube-system": true},
 		trusted:  map[string]bool{},
 		decoder:  admission.NewDecoder(scheme),
