@@ -26,12 +26,16 @@ type watcher struct {
 	// bound and leaving count pods, those that are gone since included.
 	bound, leaving         int
 	lastBound, lastLeaving time.Time
-	// refused are those that the scheduler found no node for and that are not bound;
-	// late were refused and are bound now.
-	refused, late int
+	// refused are those that the scheduler has found no node for and that are not
+	// bound since.
+	refused int
 }
 
-type life struct{ bound, leaving, refused bool }
+type life struct {
+	bound, leaving, refused, gone bool
+	// name and version are the pod's when it was last seen.
+	name, version string
+}
 
 // watch returns when all that is there has been seen.
 func (k *kit) watch(ctx context.Context, namespace string) (*watcher, error) {
@@ -53,7 +57,7 @@ func (k *kit) watch(ctx context.Context, namespace string) (*watcher, error) {
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(k.client, 0, informers.WithNamespace(namespace), informers.WithTransform(strip))
 	informer := factory.Core().V1().Pods().Informer()
-	handlers := cache.ResourceEventHandlerFuncs{AddFunc: w.see, UpdateFunc: func(_, obj any) { w.see(obj) }}
+	handlers := cache.ResourceEventHandlerFuncs{AddFunc: w.see, UpdateFunc: func(_, obj any) { w.see(obj) }, DeleteFunc: w.seeEnd}
 	if _, err := informer.AddEventHandler(handlers); err != nil {
 		cancel()
 		return nil, err
@@ -89,13 +93,13 @@ func (w *watcher) see(obj any) {
 		l = &life{}
 		w.seen[pod.UID] = l
 	}
+	l.name, l.version = pod.Name, pod.ResourceVersion
 	if pod.Spec.NodeName != "" && !l.bound {
 		l.bound = true
 		w.bound++
 		w.lastBound = now
 		if l.refused {
 			w.refused--
-			w.late++
 		}
 	}
 	if c := scheduled(pod); len(c) > 0 && c[0].Reason == corev1.PodReasonUnschedulable && !l.refused && !l.bound {
@@ -109,6 +113,22 @@ func (w *watcher) see(obj any) {
 	}
 	close(w.changed)
 	w.changed = make(chan struct{})
+}
+
+// seeEnd notes the end of a pod that nobody had to ask to go first.
+func (w *watcher) seeEnd(obj any) {
+	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = last.Obj
+	}
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.seen[pod.UID]; l != nil {
+		l.gone = true
+	}
 }
 
 // until waits for a condition, which may read the counts.
@@ -159,4 +179,18 @@ func (w *watcher) decided() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.bound + w.refused
+}
+
+// waiting are pods that were refused and are there, by name, with the version in
+// which they were seen.
+func (w *watcher) waiting() map[string]string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := map[string]string{}
+	for _, l := range w.seen {
+		if l.refused && !l.bound && !l.gone {
+			all[l.name] = l.version
+		}
+	}
+	return all
 }
