@@ -30,9 +30,11 @@ type options struct {
 	// queues, pending and admit are queueBench's, reclaimNodes the nodes of one
 	// GPU of reclaimBench.
 	queues, pending, admit, reclaimNodes int
-	// trace is what traceBench replays, nil if that is no part, admission how.
-	trace     *trace
-	admission []v1alpha1.AdmissionMode
+	// rateCPUOnly has the trace's pods without GPUs placed as the extender rates
+	// nodes, which is an option of Tranche; trace is what traceBench replays, nil if that is no part, admission how.
+	trace       *trace
+	rateCPUOnly bool
+	admission   []v1alpha1.AdmissionMode
 	// profiles is the folder for CPU profiles, empty if none are taken.
 	profiles string
 }
@@ -73,6 +75,7 @@ func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
 		o.parts[name] = true
 	}
 	if o.parts["trace"] {
+		o.rateCPUOnly = value("TRACE_RATE_CPU_ONLY", "true") == "true"
 		load, err := strconv.ParseFloat(value("TRACE_LOAD", "1.3"), 64)
 		if err != nil || load <= 0 {
 			errs = append(errs, fmt.Errorf("TRACE_LOAD=%q; write a number above 0, such as 1.3", value("TRACE_LOAD", "")))
@@ -106,7 +109,7 @@ func (o *options) clusterFor(part string) cluster.Options {
 	case "reclaim":
 		c.SimNodes, c.SimGPUs = o.reclaimNodes, 1
 	case "trace":
-		c.SimList = o.trace.nodes()
+		c.SimList, c.RateCPUOnlyPods = o.trace.nodes(), o.rateCPUOnly
 	}
 	if o.profiles != "" {
 		c.ExtenderArgs = append(slices.Clone(c.ExtenderArgs), "--profiling")

@@ -258,7 +258,7 @@ func TestPodIsReadyForScheduler(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(request.Demands) == 0 {
-			leavesPodsWithoutGPUsAlone(t, in.Pod, out.Pod)
+			leavesPodsWithoutGPUsAlone(t, &in, out.Pod)
 			return
 		}
 		demands := map[string]contract.Demand{}
@@ -293,7 +293,8 @@ func TestPodIsReadyForScheduler(t *testing.T) {
 
 // leavesPodsWithoutGPUsAlone: but for labels, the size of the gang, gates, and
 // the 0 by which they come to the extender.
-func leavesPodsWithoutGPUsAlone(t *rapid.T, before, after *corev1.Pod) {
+func leavesPodsWithoutGPUsAlone(t *rapid.T, in *mutate.Input, after *corev1.Pod) {
+	before, settings := in.Pod, in.Defaults
 	want := before.DeepCopy()
 	want.Labels, want.Annotations, want.Spec.SchedulingGates = after.Labels, after.Annotations, after.Spec.SchedulingGates
 	name, _, _, err := contract.GangOf(after)
@@ -301,7 +302,7 @@ func leavesPodsWithoutGPUsAlone(t *rapid.T, before, after *corev1.Pod) {
 		counted := podresource.PodRequests(before, podresource.PodResourcesOptions{})
 		if name != "" {
 			askForNone(&want.Spec.Containers[0], contract.MemberResource)
-		} else if defaults.RateCPUOnly && counted.Cpu().Sign() > 0 {
+		} else if settings.RateCPUOnly && counted.Cpu().Sign() > 0 {
 			askForNone(&want.Spec.Containers[0], contract.CPUOnlyResource)
 		}
 	}
