@@ -45,17 +45,21 @@ func Priorities(nodes []string, scores []int64) []int64 {
 	for _, s := range scores[:n] {
 		lowest = min(lowest, s)
 	}
-	span := float64(scores[best]) - float64(lowest)
+	// Distances are exact: of scores near 2^63 a float64 has only the upper digits.
+	span := distance(scores[best], lowest)
 	for i, s := range scores[:n] {
 		switch {
 		case i == best:
 			priorities[i] = MaxPriority
-		case span <= 0:
+		case span == 0:
 			priorities[i] = MaxPriority - 1
 		default:
-			part := (float64(s) - float64(lowest)) / span
+			part := float64(distance(s, lowest)) / float64(span)
 			priorities[i] = min(int64(part*(MaxPriority-1)), MaxPriority-1)
 		}
 	}
 	return priorities
 }
+
+// distance is a-b, which is not negative; an int64 may be too small for it.
+func distance(a, b int64) uint64 { return uint64(a) - uint64(b) }

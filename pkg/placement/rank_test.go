@@ -22,6 +22,7 @@ func TestPriorities(t *testing.T) {
 		"in proportion":      {scores: []int64{0, 50, 90, 100}, want: []int64{0, 4, 8, 10}},
 		"equal ones by hash": {scores: []int64{5, 5, 5}, want: []int64{9, 10, 9}},
 		"ties for the top":   {scores: []int64{3, 0, 3, 1}, want: []int64{10, 0, 9, 3}},
+		"close together":     {scores: []int64{1 << 60, 1<<60 + 8, 1<<60 + 16}, want: []int64{0, 4, 10}},
 		"the whole range":    {scores: []int64{math.MinInt64, math.MaxInt64, 0}, want: []int64{0, 10, 4}},
 	}
 	for name, tc := range cases {
