@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -264,7 +265,7 @@ func (p *Planner) policy(pod *view.Pod) placement.Policy {
 		return p.policyNamed(pod.Request.Placement)
 	}
 	if g := p.gates.Load(); g != nil {
-		if own := g.placements[pod.Queue]; own != "" {
+		if own := g.placements[cmp.Or(pod.Queue, g.fallback)]; own != "" {
 			return p.policyNamed(own)
 		}
 	}

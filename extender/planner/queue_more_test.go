@@ -13,6 +13,7 @@ import (
 	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/placement"
 )
 
 // A driver without GPUs and two workers start together or not at all.
@@ -168,6 +169,36 @@ func TestPlacementOfTheQueue(t *testing.T) {
 			t.Errorf("pods are nominated to %v, want them spread", nodes)
 		}
 	})
+}
+
+// Prioritize and rounds agree on the queue of a pod without a label.
+func TestPlacementOfTheDefaultQueueIsForPodsWithoutALabel(t *testing.T) {
+	runQueues(t, 2, func(w *world) {
+		w.queue(aQueue("default", "", func(q *view.Queue) { q.Placement = contract.PlacementSpread }))
+		w.observe(fixture.Bound(w, fixture.Pod("x", "50"), "a", one(fixture.GPU("a", 0), 50)))
+		if got := w.prioritize(fixture.Pod("p", "25"), "a", "b"); got[1] != placement.MaxPriority {
+			t.Errorf("priorities %v, want the empty node first", got)
+		}
+	})
+}
+
+// What is found for a pod holds for others like it, but not for those that are to
+// be placed another way.
+func TestPodWithoutAWishIsNotPlacedLikeOneThatWishesForBinpack(t *testing.T) {
+	runQueues(t, 2, func(w *world) {
+		w.queue(aQueue("q", "", held))
+		w.observe(fixture.Bound(w, fixture.Pod("x", "50"), "a", one(fixture.GPU("a", 0), 50)))
+		packed := withPriority(annotated(queued("q", "packed", "25"), contract.PlacementAnnotation, string(contract.PlacementBinpack)), 10)
+		w.create(packed, queued("q", "other", "25"))
+		w.goOnWithoutScheduling(time.Second)
+		w.queue(aQueue("q", ""))
+		w.goOnWithoutScheduling(2 * time.Second)
+		for name, want := range map[string]string{"packed": "a", "other": "b"} {
+			if got := w.pod(uidOf(name)).Status.NominatedNodeName; got != want {
+				t.Errorf("%s is nominated to %q, want %q", name, got, want)
+			}
+		}
+	}, func(o *Options) { o.Placement = contract.PlacementSpread })
 }
 
 // The controller of an evicted gang makes its pods anew at once, while some of

@@ -352,7 +352,9 @@ func (s *state) setFutile(e *pending, futile bool) {
 func (s *state) shapeOf(e *pending) int {
 	if e.shapeID == 0 {
 		p := e.pod
-		text := gang.ShapeOf(p.Request, p.Needs, p.Constraints, s.p.policyNamed(p.Request.Placement))
+		// Who leaves the policy to the queue or the setting is not placed like one who
+		// wishes for any.
+		text := fmt.Sprintf("%s|%s", p.Request.Placement, gang.ShapeOf(p.Request, p.Needs, p.Constraints, nil))
 		if len(e.avoided) > 0 {
 			text += fmt.Sprintf("|%q", slices.Sorted(maps.Keys(e.avoided)))
 		}
