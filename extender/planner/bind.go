@@ -172,7 +172,9 @@ func (p *Planner) Bound(ctx context.Context, t Target) {
 		if r, ok := s.ledger.Get(t.UID); ok && len(r.Plan.Containers) > 0 {
 			s.unconfirmed[t.UID] = now.Add(confirmWithin)
 		}
-		s.unpend(t.UID, now)
+		if e := s.pending[t.UID]; e == nil || e.kept == nil || s.usage[t.UID] != nil {
+			s.unpend(t.UID, now)
+		} // else the watch ends it: until then only what it keeps says what it uses
 		s.stirGang(t.UID)
 	})
 }

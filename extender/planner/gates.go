@@ -35,9 +35,20 @@ type gateOf struct {
 // admitted is where a single pod holds GPUs.
 type admitted struct {
 	node string
+	// kept are the thousandths of processors that are kept for it there.
+	kept int64
 	// only says that no other node will do, since its queue may have no more of
 	// some GPU models.
 	only bool
+}
+
+// showAdmitted has readers see where a single pod holds GPUs.
+func (s *state) showAdmitted(e *pending, node string) {
+	a := &admitted{node: node, only: s.modelsLimited(e.pod.UID)}
+	if e.kept != nil {
+		a.kept = e.kept.needs.MilliCPU
+	}
+	s.p.admitted.Store(e.pod.UID, a)
 }
 
 // modelsLimited says whether a limit on GPU models bears on a pod's queue.

@@ -66,12 +66,22 @@ func (s *state) tellRoom(name string, n *nodeState) {
 	n.room.Store(n.view.Allocatable.Sub(n.used).Sub(n.kept).MilliCPU)
 }
 
-// room is what a node has free besides GPUs, as far as policies care.
-func (p *Planner) room(name string) placement.Room {
-	if at, ok := p.rooms.Load(name); ok {
-		if milli, ok := at.(*atomic.Int64); ok {
-			return placement.CPU(milli.Load())
+// room is what a node has free besides GPUs, as far as policies care. What is kept
+// for others does not count as free.
+func (p *Planner) room(name string, pod *view.Pod) placement.Room {
+	at, ok := p.rooms.Load(name)
+	if !ok {
+		return placement.Room{}
+	}
+	milli, ok := at.(*atomic.Int64)
+	if !ok {
+		return placement.Room{}
+	}
+	free := milli.Load()
+	if held, ok := p.admitted.Load(pod.UID); ok {
+		if a, ok := held.(*admitted); ok && a.node == name {
+			free += a.kept
 		}
 	}
-	return placement.Room{}
+	return placement.CPU(free)
 }

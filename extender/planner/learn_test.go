@@ -3,10 +3,13 @@ package planner
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
 	"github.com/tranche-dev/tranche/extender/view"
@@ -99,4 +102,70 @@ func TestPodsWithoutGPUsGoWhereGPUsCannotBeUsedAnyway(t *testing.T) {
 			}, func(o *Options) { o.Placement = policy })
 		})
 	}
+}
+
+// coreNode is a node of one GPU with so many processors.
+func (k *kit) coreNode(name, cpu string) {
+	k.Helper()
+	node := fixture.Node(k, name, fixture.Inventory(name, 1))
+	node.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse(cpu)
+	k.p.ObserveNode(k.Context(), view.NodeOf(node, k.p.opts.Resources))
+	k.settled()
+}
+
+// After a restart pods are bound when they are first seen. They tell as much of
+// processors as before: half a GPU without any is of no use to pods like these.
+func TestLeastWasteLearnsTheProcessorsOfRunningPods(t *testing.T) {
+	run(t, func(k *kit) {
+		k.coreNode("a", "4")
+		k.coreNode("b", "8")
+		for i := range 10 {
+			node := fmt.Sprint("full-", i)
+			k.node(node, 1)
+			k.observe(fixture.Bound(k, withCPU(fixture.Pod(fmt.Sprint("p", i), "50"), "4"), node, one(fixture.GPU(node, 0), 50)))
+		}
+		k.after(2 * tablesEvery)
+		if got := k.prioritize(withCPU(fixture.Pod("new", "50"), "4"), "a", "b"); got[1] != 10 {
+			k.Errorf("priorities %v, want the node that has processors for another", got)
+		}
+	}, func(o *Options) { o.Placement = contract.PlacementLeastWaste })
+}
+
+// What a round has kept for a pod is free for that pod.
+func TestPrioritizeDoesNotCountTwiceWhatIsKeptForThePod(t *testing.T) {
+	run(t, func(k *kit) {
+		k.coreNode("a", "8")
+		k.coreNode("b", "16")
+		k.coreNode("c", "32")
+		pod := withCPU(queued("default", "p", "50"), "4")
+		k.observe(pod)
+		k.after(2 * tablesEvery)
+		k.wantCharged("a", 0, 0, 50)
+		kept := k.prioritize(open(pod), "a", "b", "c")
+		k.gone(pod)
+		anew := k.prioritize(withCPU(fixture.Pod("q", "50"), "4"), "a", "b", "c")
+		if diff := cmp.Diff(anew, kept); diff != "" || !slices.Equal(anew, []int64{10, 6, 0}) {
+			k.Errorf("priorities of a pod for which nothing is kept %v (-it +the pod):\n%s", anew, diff)
+		}
+	}, withQueues, func(o *Options) { o.Placement, o.Reclaim = contract.PlacementLeastWaste, false })
+}
+
+// The scheduler hears that a Binding was accepted before the watch shows the pod
+// on its node. What the pod requests is not free in between.
+func TestProcessorsOfABoundPodAreNotGivenAwayBeforeItIsSeen(t *testing.T) {
+	run(t, func(k *kit) {
+		k.coreNode("a", "4")
+		pod := withCPU(queued("default", "p", "50"), "4")
+		k.observe(pod)
+		k.wantCharged("a", 0, 0, 50)
+		pod = open(pod.DeepCopy())
+		pod.ResourceVersion = "2"
+		k.observe(pod)
+		if _, err := k.reserve(pod, "a"); err != nil {
+			k.Fatal(err)
+		}
+		k.p.Bound(k.Context(), target(pod, "a"))
+		k.observe(withCPU(queued("default", "q", "50"), "4"))
+		k.wantCharged("a", 0, 50, 0)
+	}, withQueues)
 }

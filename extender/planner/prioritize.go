@@ -41,7 +41,7 @@ func (p *Planner) Prioritize(ctx context.Context, pod *corev1.Pod, nodes []strin
 	scores := make([]int64, 0, len(nodes))
 	at := make([]int, 0, len(nodes))
 	for i, name := range nodes {
-		if score, reason := query.ScoreIn(snapshot.Ledger.Node(name), p.room(name)); reason == "" {
+		if score, reason := query.ScoreIn(snapshot.Ledger.Node(name), p.room(name, v)); reason == "" {
 			fits, scores, at = append(fits, name), append(scores, score), append(at, i)
 		}
 	}

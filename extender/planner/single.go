@@ -218,7 +218,7 @@ func (s *state) admitHeld(r *round, e *pending, place *gang.Place, now time.Time
 	s.keepFor(e, place.Node, pod.Needs)
 	e.given = place.Node
 	r.refresh(place.Node)
-	s.p.admitted.Store(pod.UID, &admitted{node: place.Node, only: s.modelsLimited(pod.UID)})
+	s.showAdmitted(e, place.Node)
 	s.endWait(e)
 	if pod.Gated {
 		a := Admission{Pod: ref(pod), Gated: true, Version: s.ledger.Version()}

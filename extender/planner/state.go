@@ -311,7 +311,7 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 		}
 		return Decided
 	}
-	plan, reason := s.p.query(pod).PlanIn(s.ledger.Node(node), s.p.room(node))
+	plan, reason := s.p.query(pod).PlanIn(s.ledger.Node(node), s.p.room(node, pod))
 	if reason != "" {
 		return reason
 	}
@@ -328,11 +328,12 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 	if held {
 		s.moveFrom(before, now)
 	}
-	if e := s.pending[pod.UID]; e != nil && e.kept != nil && e.kept.node != node {
+	e := s.touch(pod, now)
+	if e.kept != nil && e.kept.node != node {
 		s.keepFor(e, node, pod.Needs)
 	}
-	s.p.admitted.Store(pod.UID, &admitted{node: node, only: s.modelsLimited(pod.UID)})
-	s.touch(pod, now).settle(s, node, now)
+	s.showAdmitted(e, node)
+	e.settle(s, node, now)
 	return ""
 }
 
