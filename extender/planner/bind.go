@@ -110,8 +110,11 @@ func (s *state) reserve(t Target, pod *view.Pod, now time.Time) reserved {
 		return reserved{}
 	}
 	// 4. The hold, if it is there and its GPUs still are what they were.
-	held := claimed && record.Node == t.Node && s.prolong(record, now)
-	if !held {
+	if e := s.pending[t.UID]; claimed && record.Node == t.Node && s.prolong(record, now) {
+		if e != nil {
+			e.settle(s, t.Node, now)
+		}
+	} else {
 		if reason := s.hold(pod, t.Node, now); reason != "" {
 			if reason == QueueWaits {
 				// Filter knew less; a round finds out what the queue does allow.

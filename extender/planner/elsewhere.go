@@ -35,11 +35,17 @@ func (s *state) refusesGiven(e *pending, asked *view.Pod, offered []string) bool
 		return false
 	case asked.Nominated == e.given:
 		return true // it would have been asked about first, and alone
-	case len(offered) == 1 && asked.Nominated == offered[0]:
-		return false // others may follow
+	case onlyNominated(asked, offered):
+		return false
 	default:
 		return len(offered) < leastSampled
 	}
+}
+
+// onlyNominated says whether the scheduler has asked about nothing but the node
+// that it prefers: if that is refused, it goes on to the others.
+func onlyNominated(asked *view.Pod, offered []string) bool {
+	return len(offered) == 1 && asked.Nominated == offered[0]
 }
 
 // holdsGiven says whether e still holds what a round has found for it, and nobody

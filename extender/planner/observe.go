@@ -274,9 +274,10 @@ func (s *state) sweep(now time.Time) {
 	// 2. Pods that only Filter told of, and reasons that nobody reads any more.
 	for uid, e := range s.pending {
 		switch {
+		case !e.waiting: // it has a place, if only the scheduler's
 		case e.why != nil:
 			s.tellPod(e, e.why, now)
-		case e.waiting:
+		default:
 			s.report(e, now)
 		}
 		if !e.watched && now.Sub(e.touched) > forgetAfter {

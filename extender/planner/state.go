@@ -355,6 +355,9 @@ func (s *state) release(uid types.UID, now time.Time) {
 	if r, ok := s.ledger.Release(uid); ok {
 		s.gain(r.Node, now)
 		s.forgetSwap(r.Node, uid)
+		if e := s.pending[uid]; e != nil {
+			s.enlist(e) // it may have been refused while it held that
+		}
 	}
 }
 

@@ -71,7 +71,7 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 	e.reason = reason
 	s.waitingChanged = true
 	s.report(e, now)
-	s.answerWake(e, offered, now)
+	s.answerWake(e, pod, offered, now)
 	s.missed(seen)
 }
 

@@ -217,6 +217,71 @@ func TestPodsWokenInVainAreLeftAlone(t *testing.T) {
 	})
 }
 
+// The scheduler asks about the node that the pod is nominated to alone, before it
+// asks about all.
+func TestWokenPodKeepsItsRoomWhileOnlyItsNominatedNodeIsAskedAbout(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		k.node("b", 1)
+		k.place(fixture.Pod("x", "60"), "a")
+		other := fixture.Pod("y", "60")
+		k.place(other, "b")
+		pod := fixture.Pod("p", "50")
+		pod.Status.NominatedNodeName = "a"
+		k.filter(pod, "a", "b")
+		k.gone(other)
+		if woken := k.woken(); !slices.Equal(woken, []string{"p"}) {
+			k.Fatalf("woken: %q, want the pod that waits", woken)
+		}
+		k.filter(pod, "a")
+		k.wantCharged("b", 0, 0, 50)
+		k.filter(pod, "a", "b")
+		k.wantCharged("b", 0, 0, 50)
+	})
+}
+
+func TestPodThatHasAPlaceIsNotSaidToWait(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		other := fixture.Pod("x", "60")
+		k.place(other, "a")
+		pod := fixture.Pod("p", "50")
+		k.observe(pod)
+		k.filter(pod, "a")
+		k.after(time.Second) // a round finds no room for it
+		k.gone(other)
+		k.filter(pod, "a")
+		k.wantCharged("a", 0, 0, 50)
+		k.effects.take(&k.effects.warned)
+		k.after(sweepEvery + tick)
+		k.wantCharged("a", 0, 0, 50)
+		state, err := k.p.State(k.Context())
+		if warned := k.effects.take(&k.effects.warned); err != nil || len(state.Waiting) > 0 || len(warned) > 0 {
+			k.Errorf("waiting %+v, told %q, want nobody: %v", state.Waiting, warned, err)
+		}
+	})
+}
+
+// A pod may be refused though it holds a GPU: one that is sick now. It is not
+// served as long as it holds that, and must not be forgotten when it does not.
+func TestPodThatWaitsIsServedWhenItsHoldIsDisplaced(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		pod := fixture.Pod("p", "50")
+		k.observe(pod)
+		k.filter(pod, "a")
+		sick := fixture.Inventory("a", 1)
+		sick.GPUs[0].Healthy = false
+		k.inventory("a", sick)
+		k.filter(pod, "a")
+		k.wantCharged("a", 0, 0, 50)
+		k.node("b", 1)
+		k.observe(fixture.Bound(k, fixture.Pod("x", "100"), "a", one(fixture.GPU("a", 0), 100)))
+		k.wantCharged("a", 0, 100, 0)
+		k.wantCharged("b", 0, 0, 50)
+	})
+}
+
 func TestNobodyIsWokenForAHopelessPod(t *testing.T) {
 	run(t, func(k *kit) {
 		k.node("a", 1)

@@ -58,8 +58,8 @@ func (s *state) missed(seen uint64) {
 
 // answerWake notes that a woken pod was refused again. If the node with room
 // for it was not even offered, the scheduler has reasons of its own.
-func (s *state) answerWake(e *pending, offered []string, now time.Time) {
-	if s.woken[e.pod.UID] == nil {
+func (s *state) answerWake(e *pending, asked *view.Pod, offered []string, now time.Time) {
+	if s.woken[e.pod.UID] == nil || onlyNominated(asked, offered) && e.wokenFor != asked.Nominated {
 		return
 	}
 	if slices.Contains(offered, e.wokenFor) {
