@@ -23,6 +23,11 @@ export SIM_NODES SIM_GPUS SIM_MODELS REAL_NODE REAL_GPUS NATIVE_GANGS EXTENDER_A
 # UNIT is every package but those that bring up a cluster.
 UNIT = $$(go list ./... | grep -v '/tests/e2e$$')
 
+# SEQUENCES is how many random sequences of events, of a hundred states on
+# average, make property tries; CASES is how many nodes and pods.
+SEQUENCES ?= 10500
+CASES ?= 1000000
+
 # FUZZTIME is how long each fuzz target runs, BENCHTIME each benchmark.
 FUZZTIME ?= 30s
 BENCHTIME ?= 1s
@@ -62,6 +67,11 @@ fuzz: ## Run every fuzz target for FUZZTIME (30s)
 	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
 	  done; \
 	done
+
+.PHONY: property
+property: ## Compare Filter, Prioritize and rounds with simple oracles in a million random states [SEQUENCES CASES]
+	go test -count=1 -v -timeout 3h -run '^TestFilterPrioritizeAndRoundsAreARecount$$' ./extender/planner -rapid.checks=$(SEQUENCES)
+	go test -count=1 -v -timeout 3h -run '^TestFitFindsAPlacementIfAndOnlyIfThereIsOne$$' ./pkg/placement -rapid.checks=$(CASES)
 
 .PHONY: bench
 bench: packages ## Measure on a real control plane, then microbench (sizes: docs/performance.md)
