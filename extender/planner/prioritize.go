@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/gang"
 	"github.com/tranche-dev/tranche/pkg/placement"
@@ -81,7 +82,7 @@ func (p *Planner) prioritizeCPUOnly(pod *corev1.Pod, nodes []string) []int64 {
 	var at []int
 	best := int64(placement.MaxPriority)
 	for i, name := range nodes {
-		score, reason := query.ScoreIn(snapshot.Ledger.Node(name), p.room(name))
+		score, reason := query.ScoreIn(snapshot.Ledger.Node(name), p.room(name, &view.Pod{UID: pod.UID}))
 		switch {
 		case reason == "":
 			with, scores, at = append(with, name), append(scores, score), append(at, i)
