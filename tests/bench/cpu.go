@@ -17,8 +17,9 @@ const ticksPerSecond = 100
 // usage is what a program has used up to now.
 type usage struct {
 	cpu time.Duration
-	// resident is its memory in MiB.
-	resident int64
+	// resident is its memory, peak the most that it had since it was started, in
+	// MiB.
+	resident, peak int64
 }
 
 // usages are those of each program of the cluster in dir, by /proc; empty where
@@ -49,9 +50,25 @@ func usages(dir string) map[string]usage {
 		has := all[name]
 		has.cpu += time.Duration(u+s) * time.Second / ticksPerSecond
 		has.resident += pages * int64(os.Getpagesize()) >> 20
+		has.peak += peak(filepath.Join(filepath.Dir(stat), "status"))
 		all[name] = has
 	}
 	return all
+}
+
+// peak reads the most memory in MiB from /proc/PID/status, 0 if it has ended.
+func peak(status string) int64 {
+	text, err := os.ReadFile(status)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kib, _ := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
+			return kib >> 10
+		}
+	}
+	return 0
 }
 
 // spent says what was used between two readings.

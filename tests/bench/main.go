@@ -86,11 +86,25 @@ var parts = []part{
 	{"trace", func(ctx context.Context, k *kit, o *options) ([]row, error) {
 		return (&traceBench{kit: k, trace: o.trace, admission: o.admission}).run(ctx)
 	}},
+	{"scale", func(ctx context.Context, k *kit, o *options) ([]row, error) {
+		return (&scaleBench{kit: k, sizes: o.sizesOf(k.nodes)}).run(ctx)
+	}},
 }
 
-// measure brings the part's cluster up and down.
-func (o *options) measure(ctx context.Context, p part) (rows []row, err error) {
-	want := o.clusterFor(p.name)
+// measure brings the part's clusters up and down.
+func (o *options) measure(ctx context.Context, p part) ([]row, error) {
+	var rows []row
+	for _, want := range o.clustersFor(p.name) {
+		more, err := o.measureOn(ctx, p, want)
+		rows = append(rows, more...)
+		if err != nil {
+			return rows, err
+		}
+	}
+	return rows, nil
+}
+
+func (o *options) measureOn(ctx context.Context, p part, want cluster.Options) (rows []row, err error) {
 	kube, err := cluster.Up(ctx, want)
 	if err != nil {
 		return nil, err

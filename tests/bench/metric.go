@@ -14,37 +14,21 @@ import (
 	"github.com/tranche-dev/tranche/tests/cluster"
 )
 
-// gauge is the sum of a gauge of the extender over all its labels.
-func (k *kit) gauge(ctx context.Context, name string) (int, error) {
-	sum, err := k.metric(ctx, cluster.Extender, name)
+// gauge is the sum of a metric of the extender over all series with these labels.
+func (k *kit) gauge(ctx context.Context, name string, labels ...string) (int, error) {
+	sum, err := k.metric(ctx, cluster.Extender, name, labels...)
 	return int(sum), err
 }
 
-// metric is the sum of a program's metric over all series that have the labels,
-// such as `queue="gated"`.
+// metric is the sum of a metric of any program over all its series that have
+// these labels, each as name="value".
 func (k *kit) metric(ctx context.Context, program, name string, labels ...string) (float64, error) {
-	config, err := k.kube.RESTConfig()
+	body, err := k.get(ctx, program, "/metrics")
 	if err != nil {
 		return 0, err
-	}
-	transport, err := rest.TransportFor(config)
-	if err != nil {
-		return 0, err
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.kube.OpsURL(program)+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	response, err := (&http.Client{Transport: transport}).Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("metrics of %s: %s", program, response.Status)
 	}
 	sum := 0.0
-	lines := bufio.NewScanner(response.Body)
+	lines := bufio.NewScanner(strings.NewReader(body))
 	for lines.Scan() {
 		at := strings.LastIndexByte(lines.Text(), ' ') // values of labels may have spaces
 		if at < 0 {
@@ -64,4 +48,34 @@ func (k *kit) metric(ctx context.Context, program, name string, labels ...string
 		sum += v
 	}
 	return sum, lines.Err()
+}
+
+// get asks a program for what it serves to administrators.
+func (k *kit) get(ctx context.Context, program, path string) (string, error) {
+	config, err := k.kube.RESTConfig()
+	if err != nil {
+		return "", err
+	}
+	transport, err := rest.TransportFor(config)
+	if err != nil {
+		return "", err
+	}
+	url := k.kube.OpsURL(program) + path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	var body strings.Builder
+	if _, err := bufio.NewReader(response.Body).WriteTo(&body); err != nil {
+		return "", err
+	}
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s answers %s: %.200s", url, response.Status, body.String())
+	}
+	return body.String(), nil
 }

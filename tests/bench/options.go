@@ -35,6 +35,8 @@ type options struct {
 	trace       *trace
 	rateCPUOnly bool
 	admission   []v1alpha1.AdmissionMode
+	// scale are the sizes of scaleBench.
+	scale []size
 	// profiles is the folder for CPU profiles, empty if none are taken.
 	profiles string
 }
@@ -68,9 +70,19 @@ func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
 	if o.queues%departments != 0 {
 		errs = append(errs, fmt.Errorf("QUEUES=%d; write a multiple of %d, the number of departments", o.queues, departments))
 	}
-	for _, name := range cluster.SplitList(value("BENCH", "gangs,throughput,queues,reclaim")) {
+	var bad error
+	if o.scale, bad = parseSizes(value("SCALE", "500x0,500x10,2000x10,5000x10,5000x28")); bad != nil {
+		errs = append(errs, fmt.Errorf("SCALE: %w", bad))
+	}
+	for _, s := range o.scale {
+		// The pod that is asked about must still fit on each node.
+		if most := perGPU*o.cluster.SimGPUs - 1; s.pods() > (s.nodes-spares)*most {
+			errs = append(errs, fmt.Errorf("SCALE: %d pods on each of %d nodes; at most %d fit on each, %d nodes aside", s.each, s.nodes, most, spares))
+		}
+	}
+	for _, name := range cluster.SplitList(value("BENCH", "gangs,throughput,queues,reclaim,scale")) {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
-			errs = append(errs, fmt.Errorf("BENCH names %q; write some of gangs, throughput, queues, reclaim and trace", name))
+			errs = append(errs, fmt.Errorf("BENCH names %q; write some of gangs, throughput, queues, reclaim, scale and trace", name))
 		}
 		o.parts[name] = true
 	}
@@ -99,9 +111,13 @@ func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
 	return o, errors.Join(errs...)
 }
 
-// clusterFor is what a part is measured on.
-func (o *options) clusterFor(part string) cluster.Options {
+// clustersFor are what a part is measured on, one after the other.
+func (o *options) clustersFor(part string) []cluster.Options {
 	c := o.cluster
+	c.ExtenderArgs = slices.Clone(c.ExtenderArgs)
+	if o.profiles != "" || part == "scale" {
+		c.ExtenderArgs = append(c.ExtenderArgs, "--profiling")
+	}
 	switch part {
 	case "queues":
 		// Before the user's, which win.
@@ -110,9 +126,19 @@ func (o *options) clusterFor(part string) cluster.Options {
 		c.SimNodes, c.SimGPUs = o.reclaimNodes, 1
 	case "trace":
 		c.SimList, c.RateCPUOnlyPods = o.trace.nodes(), o.rateCPUOnly
+	case "scale":
+		var all []cluster.Options
+		for i, s := range o.scale {
+			if c.SimNodes = s.nodes; i == 0 || o.scale[i-1].nodes != s.nodes {
+				all = append(all, c)
+			}
+		}
+		return all
 	}
-	if o.profiles != "" {
-		c.ExtenderArgs = append(slices.Clone(c.ExtenderArgs), "--profiling")
-	}
-	return c
+	return []cluster.Options{c}
+}
+
+// sizesOf are those of scaleBench with so many nodes.
+func (o *options) sizesOf(nodes int) []size {
+	return slices.DeleteFunc(slices.Clone(o.scale), func(s size) bool { return s.nodes != nodes })
 }

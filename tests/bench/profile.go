@@ -3,15 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"time"
-
-	"k8s.io/client-go/rest"
 
 	"github.com/tranche-dev/tranche/tests/cluster"
 )
@@ -28,6 +24,9 @@ func (k *kit) profile(ctx context.Context, what string) (wait func()) {
 	}
 	var running sync.WaitGroup
 	for _, program := range []string{cluster.Extender, cluster.Scheduler, cluster.APIServer} {
+		if !k.kube.Running(program) {
+			continue
+		}
 		running.Go(func() {
 			file := filepath.Join(k.profiles, strings.ReplaceAll(what, " ", "-")+"."+program+".pprof")
 			if err := k.writeProfile(ctx, program, file); err != nil {
@@ -39,33 +38,16 @@ func (k *kit) profile(ctx context.Context, what string) (wait func()) {
 }
 
 func (k *kit) writeProfile(ctx context.Context, program, file string) error {
-	config, err := k.kube.RESTConfig()
+	body, err := k.get(ctx, program, fmt.Sprintf("/debug/pprof/profile?seconds=%d", int(profileFor.Seconds())))
 	if err != nil {
 		return err
 	}
-	transport, err := rest.TransportFor(config)
-	if err != nil {
-		return err
-	}
-	url := fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", k.kube.OpsURL(program), int(profileFor.Seconds()))
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := (&http.Client{Transport: transport}).Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s: %.200s", url, response.Status, body)
-	}
+	return write(file, body)
+}
+
+func write(file, body string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(file, body, 0o644)
+	return os.WriteFile(file, []byte(body), 0o644)
 }

@@ -26,6 +26,8 @@ type throughputBench struct{ *kit }
 type burstOf struct {
 	took time.Duration
 	cpu  map[string]time.Duration
+	// before and after are the extender's requests until then.
+	before, after []int
 }
 
 func (b *throughputBench) run(ctx context.Context) ([]row, error) {
@@ -35,6 +37,9 @@ func (b *throughputBench) run(ctx context.Context) ([]row, error) {
 		if err := b.objects.Create(ctx, q); err != nil {
 			return nil, err
 		}
+	}
+	if err := b.countRequests(ctx); err != nil {
+		return nil, err
 	}
 	if _, _, err := b.during(ctx, "idle", settling); err != nil {
 		return nil, err
@@ -64,6 +69,7 @@ func (b *throughputBench) run(ctx context.Context) ([]row, error) {
 		},
 			perPod("... CPU of scheduler and extender per pod", "<= "+cpuBar(b.nodes), throughputPods, ours.of(cluster.Scheduler, cluster.Extender), stock.of(cluster.Scheduler)),
 			perPod("... CPU of the API server per pod", "<= 1.6", throughputPods, ours.of(cluster.APIServer), stock.of(cluster.APIServer)),
+			writesPerPod(throughputPods, ours.before, ours.after),
 		)
 	}
 	return rows, nil
@@ -108,6 +114,10 @@ func (b *burstOf) of(programs ...string) time.Duration {
 
 // burst creates the pods, waits until all are bound, and clears them away.
 func (b *throughputBench) burst(ctx context.Context, name string, pod func(i int) *corev1.Pod) (*burstOf, error) {
+	counted, err := b.counted(ctx)
+	if err != nil {
+		return nil, err
+	}
 	written := b.profile(ctx, fmt.Sprintf("%s-%d", name, b.nodes))
 	before := usages(b.kube.Dir())
 	began, _, bound, err := b.kit.burst(ctx, name, throughputPods, pod)
@@ -116,7 +126,10 @@ func (b *throughputBench) burst(ctx context.Context, name string, pod func(i int
 	}
 	after := usages(b.kube.Dir())
 	written()
-	r := &burstOf{took: bound.Sub(began), cpu: map[string]time.Duration{}}
+	r := &burstOf{took: bound.Sub(began), cpu: map[string]time.Duration{}, before: counted}
+	if r.after, err = b.counted(ctx); err != nil {
+		return nil, err
+	}
 	for _, p := range []string{cluster.Scheduler, cluster.Extender, cluster.APIServer} {
 		r.cpu[p] = cpuOf(before, after, p)
 	}

@@ -18,10 +18,13 @@ func (p paths) schedulerConfig() string {
 	return filepath.Join(p.root, "manifests", "scheduler", "kube-scheduler-config.yaml")
 }
 
+// schedulerFile is that with this cluster's addresses.
+func (p paths) schedulerFile() string { return p.conf("kube-scheduler.yaml") }
+
 // scheduler runs the stock kube-scheduler with the configuration that Tranche
 // ships; only addresses and certificates are this cluster's.
 func (c *Cluster) scheduler() (process, error) {
-	file := c.paths.conf("kube-scheduler.yaml")
+	file := c.paths.schedulerFile()
 	shipped, err := os.ReadFile(c.paths.schedulerConfig())
 	if err != nil {
 		return process{}, fmt.Errorf("the shipped scheduler configuration: %w", err)

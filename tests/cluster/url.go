@@ -31,3 +31,7 @@ func (c *Cluster) OpsURL(program string) string {
 		return ""
 	}
 }
+
+// SchedulerConfig is the file that kube-scheduler is configured with. It says how
+// to call the extender.
+func (c *Cluster) SchedulerConfig() string { return c.paths.schedulerFile() }
