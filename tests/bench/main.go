@@ -23,6 +23,13 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	log.SetLogger(logr.Discard())
+	if len(os.Args) > 1 && os.Args[1] == echoArgument {
+		if err := serveEcho(); err != nil {
+			fmt.Fprintln(os.Stderr, "echo:", err)
+			return 1
+		}
+		return 0
+	}
 	if err := bench(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		return 1
@@ -105,15 +112,16 @@ func (o *options) measure(ctx context.Context, p part) ([]row, error) {
 }
 
 func (o *options) measureOn(ctx context.Context, p part, want cluster.Options) (rows []row, err error) {
-	kube, err := cluster.Up(ctx, want)
-	if err != nil {
-		return nil, err
-	}
+	// Also what has come up in part.
 	defer func() {
 		if down := cluster.Down(context.WithoutCancel(ctx), want.Dir, os.Stderr); err == nil {
 			err = down
 		}
 	}()
+	kube, err := cluster.Up(ctx, want)
+	if err != nil {
+		return nil, err
+	}
 	k, err := newKit(kube, want, o.profiles)
 	if err != nil {
 		return nil, err

@@ -127,6 +127,7 @@ func (o *options) clustersFor(part string) []cluster.Options {
 	case "trace":
 		c.SimList, c.RateCPUOnlyPods = o.trace.nodes(), o.rateCPUOnly
 	case "scale":
+		c.StillNodes = true
 		var all []cluster.Options
 		for i, s := range o.scale {
 			if c.SimNodes = s.nodes; i == 0 || o.scale[i-1].nodes != s.nodes {

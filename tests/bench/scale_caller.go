@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -61,63 +62,75 @@ func newCaller(kube *cluster.Cluster) (*caller, error) {
 	}}, nil
 }
 
-// ask is one call. took is the time from the request to the whole of the answer,
-// whole that with JSON on this side.
-func (c *caller) ask(ctx context.Context, verb string, pod *corev1.Pod, answer any) (took, whole time.Duration, err error) {
+// call is one call and how long it lasted.
+type call struct {
+	body, answer []byte
+	// took is the time from the request to the whole of the answer, whole that with
+	// JSON on this side.
+	took, whole time.Duration
+}
+
+// post sends a body and reads the whole answer.
+func (c *caller) post(ctx context.Context, url string, body []byte) (answer []byte, took time.Duration, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, 0, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	began := time.Now()
+	response, err := c.client.Do(request)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer response.Body.Close()
+	answer, err = io.ReadAll(response.Body)
+	took = time.Since(began)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %.300s", url, response.Status, answer)
+	}
+	return answer, took, err
+}
+
+// ask makes one call.
+func (c *caller) ask(ctx context.Context, verb string, pod *corev1.Pod, answer any) (call, error) {
 	began := time.Now()
 	body, err := json.Marshal(extenderv1.ExtenderArgs{Pod: pod, NodeNames: &c.nodes})
 	if err != nil {
-		return 0, 0, err
+		return call{}, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(c.extender.URLPrefix, "/")+"/"+verb, bytes.NewReader(body))
+	text, took, err := c.post(ctx, strings.TrimRight(c.extender.URLPrefix, "/")+"/"+verb, body)
 	if err != nil {
-		return 0, 0, err
+		return call{}, err
 	}
-	request.Header.Set("Content-Type", "application/json")
-	sent := time.Now()
-	response, err := c.client.Do(request)
-	if err != nil {
-		return 0, 0, err
+	if err := json.Unmarshal(text, answer); err != nil {
+		return call{}, fmt.Errorf("%s: %w", verb, err)
 	}
-	defer response.Body.Close()
-	body, err = io.ReadAll(response.Body)
-	took = time.Since(sent)
-	if err != nil {
-		return 0, 0, err
-	}
-	if response.StatusCode != http.StatusOK {
-		return 0, 0, fmt.Errorf("%s: %s: %.300s", verb, response.Status, body)
-	}
-	if err := json.Unmarshal(body, answer); err != nil {
-		return 0, 0, fmt.Errorf("%s: %w", verb, err)
-	}
-	return took, time.Since(began), nil
+	return call{body, text, took, time.Since(began)}, nil
 }
 
 // filter asks where the pod fits, which is everywhere.
-func (c *caller) filter(ctx context.Context, pod *corev1.Pod) (took, whole time.Duration, err error) {
+func (c *caller) filter(ctx context.Context, pod *corev1.Pod) (call, error) {
 	var answer extenderv1.ExtenderFilterResult
-	if took, whole, err = c.ask(ctx, c.extender.FilterVerb, pod, &answer); err != nil {
-		return 0, 0, err
+	made, err := c.ask(ctx, c.extender.FilterVerb, pod, &answer)
+	if err != nil {
+		return made, err
 	}
 	if answer.Error != "" || answer.NodeNames == nil || len(*answer.NodeNames) != len(c.nodes) {
-		return 0, 0, fmt.Errorf("the verb filter does not pass all nodes, as it should: error %q, %d nodes refused, such as %.300v",
+		return made, fmt.Errorf("the verb filter does not pass all nodes, as it should: error %q, %d nodes refused, such as %.300v",
 			answer.Error, len(answer.FailedAndUnresolvableNodes), answer.FailedAndUnresolvableNodes)
 	}
-	return took, whole, nil
+	return made, nil
 }
 
 // prioritize asks where the pod fits best. The extender keeps a place for it for
 // some seconds.
-func (c *caller) prioritize(ctx context.Context, pod *corev1.Pod) (took, whole time.Duration, err error) {
+func (c *caller) prioritize(ctx context.Context, pod *corev1.Pod) (call, error) {
 	var answer extenderv1.HostPriorityList
-	if took, whole, err = c.ask(ctx, c.extender.PrioritizeVerb, pod, &answer); err != nil {
-		return 0, 0, err
+	made, err := c.ask(ctx, c.extender.PrioritizeVerb, pod, &answer)
+	if err == nil && len(answer) != len(c.nodes) {
+		err = fmt.Errorf("the verb prioritize rates %d nodes of %d", len(answer), len(c.nodes))
 	}
-	if len(answer) != len(c.nodes) {
-		return 0, 0, fmt.Errorf("the verb prioritize rates %d nodes of %d", len(answer), len(c.nodes))
-	}
-	return took, whole, nil
+	return made, err
 }
 
 // like is the pod as the API server and the webhook make it, without being
@@ -139,7 +152,10 @@ func quarter(ns, name string) *corev1.Pod {
 // latencies are those of many calls, sorted.
 type latencies struct {
 	durations
-	whole durations
+	// whole are those with JSON on this side, echoes those of as many calls of a
+	// server that reads as much and answers as much, and does nothing: one of each
+	// after the other, so that a slow moment of the machine meets both.
+	whole, echoes durations
 }
 
 type durations []time.Duration
@@ -152,25 +168,38 @@ func (d durations) both() string {
 	return fmt.Sprintf("%s (%s) ms", ms(d.of(50)), ms(d.of(99)))
 }
 
-func (l latencies) String() string { return l.both() + ", with JSON here " + l.whole.both() }
+func (l latencies) String() string {
+	return fmt.Sprintf("%s, with JSON here %s, an echo %s", l.both(), l.whole.both(), l.echoes.both())
+}
+
+// warm is how many calls are made first that are not counted.
+const warm = 50
 
 // measure makes calls, each for a new pod.
-func (c *caller) measure(ctx context.Context, call func(context.Context, *corev1.Pod) (took, whole time.Duration, err error)) (latencies, error) {
-	const warm = 50 // calls that are not counted
-	var l latencies
+func (c *caller) measure(ctx context.Context, verb func(context.Context, *corev1.Pod) (call, error)) (l latencies, err error) {
+	echo, url, stop, err := startEcho(ctx)
+	if err != nil {
+		return l, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 	for i := range warm + calls {
 		pod := *c.pod
 		pod.UID = uuid.NewUUID()
 		pod.Name = fmt.Sprintf("%s-%d", c.pod.Name, i)
-		took, whole, err := call(ctx, &pod)
+		made, err := verb(ctx, &pod)
+		if err != nil {
+			return l, err
+		}
+		_, echoed, err := echo.post(ctx, fmt.Sprintf("%s/%d", url, len(made.answer)), made.body)
 		if err != nil {
 			return l, err
 		}
 		if i >= warm {
-			l.durations, l.whole = append(l.durations, took), append(l.whole, whole)
+			l.durations, l.whole, l.echoes = append(l.durations, made.took), append(l.whole, made.whole), append(l.echoes, echoed)
 		}
 	}
-	slices.Sort(l.durations)
-	slices.Sort(l.whole)
+	for _, d := range []durations{l.durations, l.whole, l.echoes} {
+		slices.Sort(d)
+	}
 	return l, nil
 }

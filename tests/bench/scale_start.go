@@ -42,7 +42,7 @@ func (b *scaleBench) start(ctx context.Context, s size) (time.Duration, error) {
 		var answer extenderv1.ExtenderFilterResult
 		asked := *pod
 		asked.UID = uuid.NewUUID()
-		if _, _, err := b.caller.ask(ctx, b.caller.extender.FilterVerb, &asked, &answer); err != nil || answer.Error != "" {
+		if _, err := b.caller.ask(ctx, b.caller.extender.FilterVerb, &asked, &answer); err != nil || answer.Error != "" {
 			if ready {
 				return false, fmt.Errorf("ready, but Filter answers %q: %w", answer.Error, err)
 			}
@@ -55,14 +55,6 @@ func (b *scaleBench) start(ctx context.Context, s size) (time.Duration, error) {
 		return ready, nil
 	})
 	return took, errors.Join(err, <-started)
-}
-
-// allKnown returns when the extender has heard of all pods.
-func (b *scaleBench) allKnown(ctx context.Context, s size) error {
-	return wait.PollUntilContextTimeout(ctx, time.Second, longPatience, true, func(ctx context.Context) (bool, error) {
-		n, err := b.gauge(ctx, "tranche_extender_gpu_shares", `state="allocated"`)
-		return n == s.pods()*100/perGPU, err
-	})
 }
 
 // calm returns when the cluster's programs do nearly nothing.

@@ -47,7 +47,6 @@ func (b *scaleBench) webhook(ctx context.Context) ([]row, error) {
 		{"a pod of a queue", testkit.MakePod(namespace, "queued").Container("main", testkit.Shares("25")).Label(contract.QueueLabel, "default").Obj()},
 	} {
 		var all durations
-		const warm = 50 // calls that are not counted
 		for i := range warm + calls {
 			took, err := review(ctx, client, *to.URL, kind.pod)
 			if err != nil {

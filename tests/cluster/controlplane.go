@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,6 +80,10 @@ func (c *Cluster) apiServer() process {
 
 func (c *Cluster) controllerManager() process {
 	kubeconfig := c.paths.kubeconfig(userControllerManager)
+	var nodes []string
+	if c.options.StillNodes {
+		nodes = []string{"--node-monitor-grace-period=" + stillLease.String()}
+	}
 	return process{
 		Name: ControllerManager,
 		Args: append([]string{
@@ -89,7 +94,7 @@ func (c *Cluster) controllerManager() process {
 			// new nodes would last minutes.
 			"--kube-api-qps=500", "--kube-api-burst=1000",
 			"--cluster-signing-cert-file=" + c.paths.crt(authorityName), "--cluster-signing-key-file=" + c.paths.key(authorityName),
-		}, append(c.serving(portControllerManager, kubeconfig), c.featureGates()...)...),
+		}, slices.Concat(nodes, c.serving(portControllerManager, kubeconfig), c.featureGates())...),
 		Files: []string{kubeconfig, c.paths.crt(userControllerManager), c.paths.crt(authorityName), c.paths.key(serviceAccountKey)},
 	}
 }

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	_ "embed"
+	"fmt"
+	"time"
 )
 
 //go:embed stages.yaml
@@ -13,11 +15,22 @@ const (
 	kwokFake       = "fake"
 )
 
+// A node's lease is renewed four times as often as it would end. kubeletLease is
+// a kubelet's own.
+const (
+	kubeletLease = 40 * time.Second
+	stillLease   = 4 * time.Hour
+)
+
 // kwok plays the kubelets of all simulated nodes.
 func (c *Cluster) kwok() (process, error) {
 	file, kubeconfig := c.paths.conf("kwok-stages.yaml"), c.paths.kubeconfig(userKwok)
 	if err := writeFile(file, stages, 0o644); err != nil {
 		return process{}, err
+	}
+	lease := kubeletLease
+	if c.options.StillNodes {
+		lease = stillLease
 	}
 	return process{
 		Name: Kwok,
@@ -25,8 +38,7 @@ func (c *Cluster) kwok() (process, error) {
 			c.paths.bin("kwok"),
 			"--kubeconfig=" + kubeconfig, "--config=" + file, "--server-address=" + c.ports.address(portKwok),
 			"--manage-nodes-with-annotation-selector=" + kwokAnnotation + "=" + kwokFake,
-			// A kubelet's own figure.
-			"--node-lease-duration-seconds=40",
+			fmt.Sprintf("--node-lease-duration-seconds=%d", int(lease.Seconds())),
 			"--v=WARN",
 		},
 		Files: []string{file, kubeconfig, c.paths.crt(userKwok), c.paths.crt(authorityName)},

@@ -33,6 +33,9 @@ type Options struct {
 	// NativeGangs has the control plane serve and schedule PodGroups of
 	// scheduling.k8s.io, which are beta and off by default.
 	NativeGangs bool `json:"nativeGangs,omitempty"`
+	// StillNodes has simulated nodes send a heartbeat once an hour, and nobody miss
+	// it: those of thousands of nodes are most of what an idle cluster does.
+	StillNodes bool `json:"stillNodes,omitempty"`
 	// ExtenderArgs are more flags for the extender; they win over the others.
 	ExtenderArgs []string `json:"extenderArgs,omitempty"`
 	// SchedulerQPS is how many calls a second the scheduler may make by itself; 0:

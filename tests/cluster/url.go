@@ -1,5 +1,7 @@
 package cluster
 
+import "k8s.io/client-go/rest"
+
 // The programs of Tranche serve /metrics, /healthz and /readyz over plain HTTP,
 // on this machine only.
 
@@ -35,3 +37,11 @@ func (c *Cluster) OpsURL(program string) string {
 // SchedulerConfig is the file that kube-scheduler is configured with. It says how
 // to call the extender.
 func (c *Cluster) SchedulerConfig() string { return c.paths.schedulerFile() }
+
+// Etcd is where etcd serves its clients, and what they show to it. Whoever uses it
+// goes past the API server.
+func (c *Cluster) Etcd() (url string, tls rest.TLSClientConfig) {
+	return "https://" + c.ports.address(portEtcd), rest.TLSClientConfig{
+		CAFile: c.paths.crt(authorityName), CertFile: c.paths.crt(certEtcdClient), KeyFile: c.paths.key(certEtcdClient),
+	}
+}
