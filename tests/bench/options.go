@@ -30,8 +30,8 @@ type options struct {
 	// queues, pending and admit are queueBench's, reclaimNodes the nodes of one
 	// GPU of reclaimBench.
 	queues, pending, admit, reclaimNodes int
-	// rateCPUOnly has the trace's pods without GPUs placed as the extender rates
-	// nodes, which is an option of Tranche; trace is what traceBench replays, nil if that is no part, admission how.
+	// trace is what traceBench replays, nil if that is no part, admission how;
+	// rateCPUOnly has the nodes rated for its pods without GPUs, an option of Tranche.
 	trace       *trace
 	rateCPUOnly bool
 	admission   []v1alpha1.AdmissionMode

@@ -70,10 +70,11 @@ func (k *kit) countRequests(ctx context.Context) error {
 func (k *kit) counted(ctx context.Context) ([]int, error) {
 	counts := make([]int, len(requests))
 	for i, r := range requests {
-		var err error
-		if counts[i], err = k.metric(ctx, cluster.APIServer, "apiserver_flowcontrol_dispatched_requests_total", fmt.Sprintf("flow_schema=%q", r.name)); err != nil {
+		n, err := k.metric(ctx, cluster.APIServer, "apiserver_flowcontrol_dispatched_requests_total", fmt.Sprintf("flow_schema=%q", r.name))
+		if err != nil {
 			return nil, err
 		}
+		counts[i] = int(n)
 	}
 	return counts, nil
 }
