@@ -67,13 +67,13 @@ func (e *effects) Report(r GangReport) {
 
 // EvictTogether notes who goes, or who of them is protected.
 func (e *effects) EvictTogether(list []Eviction) {
+	e.mu.Lock()
+	protected, budgeted, allowed := e.protected, e.budgeted, e.allowed
+	e.mu.Unlock()
 	all := &e.evicted
-	if slices.ContainsFunc(list, func(one Eviction) bool { return slices.Contains(e.protected, one.Pod.Name) }) {
+	if slices.ContainsFunc(list, func(one Eviction) bool { return slices.Contains(protected, one.Pod.Name) }) {
 		all = &e.kept
 	}
-	e.mu.Lock()
-	budgeted, allowed := e.budgeted, e.allowed
-	e.mu.Unlock()
 	var counted []string
 	for _, one := range list {
 		if slices.Contains(budgeted, one.Pod.Name) {
@@ -87,10 +87,17 @@ func (e *effects) EvictTogether(list []Eviction) {
 		return
 	}
 	for _, one := range list {
-		if all == &e.evicted || slices.Contains(e.protected, one.Pod.Name) {
+		if all == &e.evicted || slices.Contains(protected, one.Pod.Name) {
 			e.note(all, one.Pod.Name)
 		}
 	}
+}
+
+// protect names the pods that must not go.
+func (e *effects) protect(pods ...string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.protected = pods
 }
 
 // budget makes a budget for pods, of which so many may go together.

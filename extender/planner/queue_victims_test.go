@@ -118,7 +118,7 @@ func TestNobodyGoesForRoomThatABudgetKeepsHalfOf(t *testing.T) {
 		w.queue(aQueue("b", "", deserves(4)))
 		w.submit("a", 4, "100")
 		w.goOn(2 * time.Second)
-		w.effects.protected = w.runningIn("a")[:2]
+		w.effects.protect(w.runningIn("a")[:2]...)
 		w.create(queued("b", "b", "4 GPU"))
 		refusals := 0
 		for range 3600 {
@@ -132,7 +132,7 @@ func TestNobodyGoesForRoomThatABudgetKeepsHalfOf(t *testing.T) {
 		if len(w.evicted) != 0 || refusals == 0 {
 			t.Errorf("evicted %q in an hour after %d refusals, want nobody in vain", w.evicted, refusals)
 		}
-		w.effects.protected = nil
+		w.effects.protect()
 		w.goOnBy(time.Hour, time.Second)
 		w.wantRunning("b", 1)
 	})
