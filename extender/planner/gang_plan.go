@@ -84,7 +84,7 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 	r.flush()
 	if done {
 		s.newcomers, s.served = false, capacity
-		l.noteBound()
+		l.noteLimited()
 	} else {
 		s.gangsDirty = true
 		for name := range l.byName {

@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/placement"
 	"github.com/tranche-dev/tranche/pkg/placement/waste"
@@ -66,9 +68,9 @@ func (s *state) tellRoom(name string, n *nodeState) {
 	n.room.Store(n.view.Allocatable.Sub(n.used).Sub(n.kept).MilliCPU)
 }
 
-// room is what a node has free besides GPUs, as far as policies care. What is kept
-// for others does not count as free.
-func (p *Planner) room(name string, pod *view.Pod) placement.Room {
+// room is what a node has free besides GPUs for the pod of that UID, as far as
+// policies care. What is kept for others does not count as free.
+func (p *Planner) room(name string, uid types.UID) placement.Room {
 	at, ok := p.rooms.Load(name)
 	if !ok {
 		return placement.Room{}
@@ -78,7 +80,7 @@ func (p *Planner) room(name string, pod *view.Pod) placement.Room {
 		return placement.Room{}
 	}
 	free := milli.Load()
-	if held, ok := p.admitted.Load(pod.UID); ok {
+	if held, ok := p.admitted.Load(uid); ok {
 		if a, ok := held.(*admitted); ok && a.node == name {
 			free += a.kept
 		}

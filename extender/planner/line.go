@@ -205,7 +205,7 @@ func (h *cursors) Pop() any {
 func (l *lanes) addPods(q *queueState) {
 	at := l.of(q.name)
 	q.fresh = false // who comes from here on is served in the next round
-	q.bound, q.boundAt, q.boundSpecs = false, l.s.tree.Mark(q.name), l.s.specs
+	q.limited, q.limitedAt, q.limitedSpecs = false, l.s.tree.Mark(q.name), l.s.specs
 	at.limitsOnly = true
 	for key, line := range q.lines {
 		if line.tidy(); line.live == 0 {
@@ -229,15 +229,15 @@ func (l *lanes) addPods(q *queueState) {
 // standsStill says whether a round would find all waiting pods of a queue where
 // they were: limits keep them out, and nothing has changed that has a say in it.
 func (s *state) standsStill(q *queueState) bool {
-	return q.bound && !q.fresh && !s.newcomers && q.boundSpecs == s.specs && q.boundAt == s.tree.Mark(q.name)
+	return q.limited && !q.fresh && !s.newcomers && q.limitedSpecs == s.specs && q.limitedAt == s.tree.Mark(q.name)
 }
 
-// noteBound notes of which queues a whole round has found that limits alone keep
+// noteLimited notes of which queues a whole round has found that limits alone keep
 // their pods out.
-func (l *lanes) noteBound() {
+func (l *lanes) noteLimited() {
 	for name, at := range l.byName {
 		if q := l.s.queues[name]; q != nil && at.limitsOnly {
-			q.bound = true
+			q.limited = true
 		}
 	}
 }

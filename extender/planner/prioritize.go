@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/gang"
 	"github.com/tranche-dev/tranche/pkg/placement"
@@ -42,7 +41,7 @@ func (p *Planner) Prioritize(ctx context.Context, pod *corev1.Pod, nodes []strin
 	scores := make([]int64, 0, len(nodes))
 	at := make([]int, 0, len(nodes))
 	for i, name := range nodes {
-		if score, reason := query.ScoreIn(snapshot.Ledger.Node(name), p.room(name, v)); reason == "" {
+		if score, reason := query.ScoreIn(snapshot.Ledger.Node(name), p.room(name, v.UID)); reason == "" {
 			fits, scores, at = append(fits, name), append(scores, score), append(at, i)
 		}
 	}
@@ -82,7 +81,7 @@ func (p *Planner) prioritizeCPUOnly(pod *corev1.Pod, nodes []string) []int64 {
 	var at []int
 	best := int64(placement.MaxPriority)
 	for i, name := range nodes {
-		score, reason := query.ScoreIn(snapshot.Ledger.Node(name), p.room(name, &view.Pod{UID: pod.UID}))
+		score, reason := query.ScoreIn(snapshot.Ledger.Node(name), p.room(name, pod.UID))
 		switch {
 		case reason == "":
 			with, scores, at = append(with, name), append(scores, score), append(at, i)

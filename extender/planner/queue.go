@@ -41,10 +41,10 @@ type queueState struct {
 	backlog int32
 	// fresh says that one of them waits that no round has served.
 	fresh bool
-	// bound says that limits alone kept all of them out in a round that began at
-	// the tree's mark boundAt and the count of specs boundSpecs.
-	bound               bool
-	boundAt, boundSpecs uint64
+	// limited says that limits alone kept all of them out in a round that began
+	// at the tree's mark limitedAt and the count of specs limitedSpecs.
+	limited                 bool
+	limitedAt, limitedSpecs uint64
 	// pods counts who is charged to the queue by name, pending ones included.
 	pods int
 	// stuck says that somebody entitled waits and finds no place.

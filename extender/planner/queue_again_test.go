@@ -83,15 +83,8 @@ func TestQueueAtItsLimitMissesNothing(t *testing.T) {
 func TestWhoComesToTheFrontAtALimitHasRoomMade(t *testing.T) {
 	runQueues(t, 1, func(w *world) {
 		w.queue(aQueue("top", "", deserves(4), limited(4)))
-		w.queue(aQueue("a", "top", func(q *view.Queue) { q.MinRuntime = 5 * time.Minute }))
 		w.queue(aQueue("b", "top", deserves(2)))
-		for i := range 4 {
-			pod := queued("a", fmt.Sprint("a", i), "1 GPU")
-			pod.CreationTimestamp = metav1.Now()
-			w.create(pod)
-		}
-		w.goOn(time.Second)
-		w.wantRunning("a", 4)
+		allTaken(w, "top")
 		w.submit("b", 2*mostWants, "1 GPU")
 		w.goOn(10 * time.Second)
 		w.wantRunning("b", 0)
@@ -107,15 +100,8 @@ func TestWhoComesToTheFrontAtALimitHasRoomMade(t *testing.T) {
 // The same with gangs.
 func TestGangThatComesToTheFrontHasRoomMade(t *testing.T) {
 	runQueues(t, 1, func(w *world) {
-		w.queue(aQueue("a", "", func(q *view.Queue) { q.MinRuntime = 5 * time.Minute }))
 		w.queue(aQueue("b", "", deserves(2)))
-		for i := range 4 {
-			pod := queued("a", fmt.Sprint("a", i), "1 GPU")
-			pod.CreationTimestamp = metav1.Now()
-			w.create(pod)
-		}
-		w.goOn(time.Second)
-		w.wantRunning("a", 4)
+		allTaken(w, "")
 		var gangs [][]*corev1.Pod
 		for i := range 2 * mostWants {
 			pods := gangPods(fmt.Sprint("g", i), 2, 2, "100")
@@ -130,4 +116,17 @@ func TestGangThatComesToTheFrontHasRoomMade(t *testing.T) {
 		w.goOn(6 * time.Minute)
 		w.wantBound(fmt.Sprint("g", mostWants), 2)
 	})
+}
+
+// allTaken has the pods of a new queue a under parent run on all four GPUs, from
+// where nobody may take them for five minutes.
+func allTaken(w *world, parent string) {
+	w.queue(aQueue("a", parent, func(q *view.Queue) { q.MinRuntime = 5 * time.Minute }))
+	for i := range 4 {
+		pod := queued("a", fmt.Sprint("a", i), "1 GPU")
+		pod.CreationTimestamp = metav1.Now()
+		w.create(pod)
+	}
+	w.goOn(time.Second)
+	w.wantRunning("a", 4)
 }

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/gang"
 	"github.com/tranche-dev/tranche/pkg/placement"
 	"github.com/tranche-dev/tranche/pkg/queue"
@@ -108,8 +107,8 @@ func (s *state) unsound() string {
 		if n.view == nil {
 			continue
 		}
-		if free := n.view.Allocatable.Sub(n.used).Sub(n.kept).MilliCPU; s.p.room(name, &view.Pod{}) != placement.CPU(free) {
-			return fmt.Sprintf("node %s has %d of its processors free, readers see %v", name, free, s.p.room(name, &view.Pod{}))
+		if free := n.view.Allocatable.Sub(n.used).Sub(n.kept).MilliCPU; s.p.room(name, "") != placement.CPU(free) {
+			return fmt.Sprintf("node %s has %d of its processors free, readers see %v", name, free, s.p.room(name, ""))
 		}
 	}
 	return ""

@@ -311,7 +311,7 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 		}
 		return Decided
 	}
-	plan, reason := s.p.query(pod).PlanIn(s.ledger.Node(node), s.p.room(node, pod))
+	plan, reason := s.p.query(pod).PlanIn(s.ledger.Node(node), s.p.room(node, pod.UID))
 	if reason != "" {
 		return reason
 	}

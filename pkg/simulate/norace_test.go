@@ -1,6 +1,6 @@
 //go:build !race
 
-package simulate_test
+package simulate
 
 // seeds is the number of replays that a mean is of.
 const seeds = 5

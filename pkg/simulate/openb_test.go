@@ -1,4 +1,4 @@
-package simulate_test
+package simulate
 
 import (
 	"math"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/tranche-dev/tranche/pkg/placement"
 	"github.com/tranche-dev/tranche/pkg/placement/waste"
-	"github.com/tranche-dev/tranche/pkg/simulate"
 )
 
 // perGPU is the grain that Tranche ships with.
@@ -17,7 +16,7 @@ const perGPU = 100
 
 // openb reads the cluster and a workload of the public trace, which is not part of
 // this repository: TRANCHE_OPENB names the folder with its CSV files.
-func openb(t *testing.T, workload string) (*simulate.Cluster, []simulate.Pod) {
+func openb(t *testing.T, workload string) (*Cluster, []Pod) {
 	t.Helper()
 	dir := os.Getenv("TRANCHE_OPENB")
 	if dir == "" {
@@ -33,11 +32,11 @@ func openb(t *testing.T, workload string) (*simulate.Cluster, []simulate.Pod) {
 		t.Fatal(err)
 	}
 	defer pods.Close()
-	c := &simulate.Cluster{PerGPU: perGPU}
-	if c.Nodes, err = simulate.ReadNodesCSV(nodes, perGPU); err != nil {
+	c := &Cluster{PerGPU: perGPU}
+	if c.Nodes, err = ReadNodesCSV(nodes, perGPU); err != nil {
 		t.Fatal(err)
 	}
-	list, err := simulate.ReadPodsCSV(pods, perGPU)
+	list, err := ReadPodsCSV(pods, perGPU)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,16 +45,16 @@ func openb(t *testing.T, workload string) (*simulate.Cluster, []simulate.Pod) {
 
 // mean replays the workload with some seeds, first and those after it, and returns
 // what is allocated at 100 and 130 %.
-func mean(t *testing.T, workload string, first int64, chooser func(*simulate.Cluster, []simulate.Pod) simulate.Chooser) (at100, at130 float64) {
+func mean(t *testing.T, workload string, first int64, chooser func(*Cluster, []Pod) Chooser) (at100, at130 float64) {
 	t.Helper()
 	c, pods := openb(t, workload)
 	results := make([][2]float64, seeds)
 	var wait sync.WaitGroup
 	for i := range results {
 		wait.Go(func() {
-			load := simulate.Draw(pods, c, 1.3, first+int64(i))
+			load := Draw(pods, c, 1.3, first+int64(i))
 			ordered := c.Ordered(load.Order)
-			out := simulate.Replay(ordered, load.Arrivals, chooser(ordered, pods))
+			out := Replay(ordered, load.Arrivals, chooser(ordered, pods))
 			results[i][0], _ = out.AllocationAt(100)
 			results[i][1], _ = out.AllocationAt(130)
 		})
@@ -72,12 +71,12 @@ func mean(t *testing.T, workload string, first int64, chooser func(*simulate.Clu
 // fragmentation grows least. It knows the shapes of all pods beforehand.
 type fgd struct{ tables *waste.Tables }
 
-func knowing(c *simulate.Cluster, pods []simulate.Pod) simulate.Chooser {
+func knowing(c *Cluster, pods []Pod) Chooser {
 	l := waste.NewLearner()
 	for i := range pods {
 		l.Observe(waste.ShapeOf(pods[i].Request, pods[i].MilliCPU, perGPU))
 	}
-	return simulate.Always(fgd{l.Tables(c.Kinds())})
+	return Always(fgd{l.Tables(c.Kinds())})
 }
 
 func (f fgd) score(before, after waste.Terms) int64 {
@@ -97,9 +96,9 @@ func (f fgd) Score(p placement.Placed) int64 {
 // fullest GPU on it.
 type bestFit struct{ maxCPU, maxGPU float64 }
 
-func fitting(c *simulate.Cluster, _ []simulate.Pod) simulate.Chooser {
+func fitting(c *Cluster, _ []Pod) Chooser {
 	k := c.Kinds()
-	return simulate.Always(bestFit{float64(k.MaxMilliCPU), float64(k.MaxGPUs * perGPU)})
+	return Always(bestFit{float64(k.MaxMilliCPU), float64(k.MaxGPUs * perGPU)})
 }
 
 func (bestFit) Cost(c placement.Candidate) int64 { return int64(c.Free - c.Need) }
@@ -112,14 +111,14 @@ func (b bestFit) Score(p placement.Placed) int64 {
 	return int64(100 * (1 - left))
 }
 
-func learning(c *simulate.Cluster, _ []simulate.Pod) simulate.Chooser { return simulate.LeastWaste(c) }
+func leastWaste(c *Cluster, _ []Pod) Chooser { return LeastWaste(c) }
 
 // The replay is right if the policies of others reach what their authors'
 // simulator says: the means of the seeds 42 to 46 at 130 %.
 func TestReplayAgreesWithTheAuthorsFigures(t *testing.T) {
 	cases := []struct {
 		workload, policy string
-		chooser          func(*simulate.Cluster, []simulate.Pod) simulate.Chooser
+		chooser          func(*Cluster, []Pod) Chooser
 		want             float64
 	}{
 		{"default", "FGD", knowing, 95.40},
@@ -156,7 +155,7 @@ func TestLeastWasteFillsMoreThanFGD(t *testing.T) {
 	replayed := 0
 	for _, tc := range cases {
 		t.Run(tc.workload, func(t *testing.T) {
-			at100, at130 := mean(t, tc.workload, 47, learning)
+			at100, at130 := mean(t, tc.workload, 47, leastWaste)
 			t.Logf("%.2f at 100 %%, %.2f at 130 %%", at100, at130)
 			if at100 < tc.fgd100 || at130 < tc.fgd130 {
 				t.Errorf("allocated %.2f %% at 100 and %.2f %% at 130, less than FGD's %.2f and %.2f", at100, at130, tc.fgd100, tc.fgd130)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranche-dev/tranche/pkg/placement"
 	"github.com/tranche-dev/tranche/pkg/simulate"
+	"github.com/tranche-dev/tranche/pkg/units"
 )
 
 // small is a cluster of so many nodes of 4 GPUs and 32 processors.
@@ -20,11 +21,11 @@ func small(t *testing.T, nodes int) *simulate.Cluster {
 	for i := range nodes {
 		fmt.Fprintf(&b, "n%d,32000,65536,4,%s\n", i, []string{"T4", "A10"}[i%2])
 	}
-	list, err := simulate.ReadNodesCSV(strings.NewReader(b.String()), perGPU)
+	list, err := simulate.ReadNodesCSV(strings.NewReader(b.String()), units.DefaultSharesPerGPU)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &simulate.Cluster{Nodes: list, PerGPU: perGPU}
+	return &simulate.Cluster{Nodes: list, PerGPU: units.DefaultSharesPerGPU}
 }
 
 // list is pods of the form "cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec".
@@ -34,7 +35,7 @@ func list(t *testing.T, pods ...string) []simulate.Pod {
 	for i, p := range pods {
 		text += fmt.Sprintf("p%03d,%s\n", i, p)
 	}
-	all, err := simulate.ReadPodsCSV(strings.NewReader(text), perGPU)
+	all, err := simulate.ReadPodsCSV(strings.NewReader(text), units.DefaultSharesPerGPU)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,8 +179,14 @@ func TestLeastWasteFillsMoreThanBinpackOfOddSizes(t *testing.T) {
 }
 
 func TestCSVThatCannotBeReadSaysWhatToWrite(t *testing.T) {
-	nodes := func(text string) error { _, err := simulate.ReadNodesCSV(strings.NewReader(text), perGPU); return err }
-	pods := func(text string) error { _, err := simulate.ReadPodsCSV(strings.NewReader(text), perGPU); return err }
+	nodes := func(text string) error {
+		_, err := simulate.ReadNodesCSV(strings.NewReader(text), units.DefaultSharesPerGPU)
+		return err
+	}
+	pods := func(text string) error {
+		_, err := simulate.ReadPodsCSV(strings.NewReader(text), units.DefaultSharesPerGPU)
+		return err
+	}
 	const nodeHeader, podHeader = "sn,cpu_milli,memory_mib,gpu,model\n", "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n"
 	cases := map[string]struct {
 		err  error
