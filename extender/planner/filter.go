@@ -20,6 +20,14 @@ type Verdict struct {
 	Passed int
 }
 
+// refuse gives the i-th of n nodes a reason.
+func (v *Verdict) refuse(i int, reason Reason, n int) {
+	if v.Reasons == nil {
+		v.Reasons = make([]Reason, n)
+	}
+	v.Reasons[i] = reason
+}
+
 // Refused says whether no node passes.
 func (v Verdict) Refused() bool { return v.Passed == 0 }
 
@@ -46,7 +54,8 @@ func (p *Planner) Filter(ctx context.Context, pod *corev1.Pod, nodes []string) (
 			return Verdict{}, err
 		}
 		if reason != "" {
-			verdict.Reasons[only], verdict.Passed = reason, 0
+			verdict.refuse(only, reason, len(nodes))
+			verdict.Passed = 0
 		}
 	}
 	if verdict.Refused() && len(nodes) > 0 {
@@ -64,10 +73,9 @@ func (p *Planner) Filter(ctx context.Context, pod *corev1.Pod, nodes []string) (
 // judge fills in the verdict from a snapshot; only is the last node that
 // passes.
 func (p *Planner) judge(snapshot *Snapshot, v *view.Pod, nodes []string) (verdict Verdict, only int) {
-	verdict.Reasons = make([]Reason, len(nodes))
 	if reason := unplaceable(v); reason != "" {
 		for i := range nodes {
-			verdict.Reasons[i] = reason
+			verdict.refuse(i, reason, len(nodes))
 		}
 		return verdict, -1
 	}
@@ -78,8 +86,8 @@ func (p *Planner) judge(snapshot *Snapshot, v *view.Pod, nodes []string) (verdic
 		}
 	}
 	if !isDecided && !p.passes(v) {
-		for i := range verdict.Reasons {
-			verdict.Reasons[i] = QueueWaits
+		for i := range nodes {
+			verdict.refuse(i, QueueWaits, len(nodes))
 		}
 		return verdict, -1
 	}
@@ -94,10 +102,11 @@ func (p *Planner) judge(snapshot *Snapshot, v *view.Pod, nodes []string) (verdic
 		} else {
 			reason = p.check(snapshot, query, v, name)
 		}
-		verdict.Reasons[i] = reason
 		if reason == "" {
 			verdict.Passed++
 			only = i
+		} else {
+			verdict.refuse(i, reason, len(nodes))
 		}
 	}
 	return verdict, only

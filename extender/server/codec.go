@@ -126,7 +126,7 @@ func encode(v any) []byte {
 // encodeFilter writes an extender.ExtenderFilterResult for node names. A call
 // may be about thousands of nodes; encoding/json would sort them.
 func encodeFilter(nodes []string, verdict planner.Verdict) []byte {
-	b := make([]byte, 0, 128+64*len(nodes))
+	b := takeBuffer(sizeOf(nodes, 8) + 128)
 	b = append(b, `{"Nodes":null,"NodeNames":[`...)
 	first := true
 	for i, name := range nodes {
@@ -148,6 +148,15 @@ func encodeFilter(nodes []string, verdict planner.Verdict) []byte {
 	return append(b, `},"Error":""}`...)
 }
 
+// sizeOf is how long the names are together, with so many bytes more for each.
+func sizeOf(nodes []string, more int) int {
+	n := 0
+	for _, name := range nodes {
+		n += len(name) + more
+	}
+	return n
+}
+
 func encodeFilterError(text string) []byte {
 	b := []byte(`{"Nodes":null,"NodeNames":null,"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":`)
 	return append(appendString(b, text), '}')
@@ -155,7 +164,7 @@ func encodeFilterError(text string) []byte {
 
 // encodePriorities writes an extender.HostPriorityList.
 func encodePriorities(nodes []string, priorities []int64) []byte {
-	b := make([]byte, 0, 2+40*len(nodes))
+	b := takeBuffer(sizeOf(nodes, 24))
 	b = append(b, '[')
 	for i, name := range nodes {
 		if i > 0 {

@@ -40,7 +40,10 @@ func (s *Server) verb(name string, f verbFunc) httprouter.Handle {
 			a = s.guarded(ctx, name, f, body)
 		}
 		// 3. Answer.
-		send(w, a.body)
+		if err := send(w, a.body); err == nil {
+			giveBuffer(a.body)
+		}
+		giveBuffer(body)
 		s.metrics.Answered(name, a.result, s.opts.Clock.Since(began))
 	}
 }
@@ -68,12 +71,14 @@ func (s *Server) guarded(ctx context.Context, name string, f verbFunc, body []by
 	return f(ctx, body, "")
 }
 
-// readBody reads at most limit bytes.
+// readBody reads at most limit bytes into a buffer, which the caller may give back
+// when the request is decoded: all that is made of it is copied.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	var buffer bytes.Buffer
+	size := 0
 	if r.ContentLength > 0 && r.ContentLength <= limit {
-		buffer.Grow(int(r.ContentLength) + bytes.MinRead)
+		size = int(r.ContentLength) + bytes.MinRead
 	}
+	buffer := bytes.NewBuffer(takeBuffer(size))
 	if _, err := buffer.ReadFrom(http.MaxBytesReader(w, r.Body, limit)); err != nil {
 		if tooBig := (*http.MaxBytesError)(nil); errors.As(err, &tooBig) {
 			return nil, fmt.Errorf("the request is bigger than %d bytes; set nodeCacheCapable: true in the scheduler's configuration of this extender", limit)
@@ -85,10 +90,10 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 
 // send answers with a JSON body of known length: then HTTP/1.1 clients can use
 // the connection again.
-func send(w http.ResponseWriter, body []byte) {
+func send(w http.ResponseWriter, body []byte) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(http.StatusOK)
-	// The client may be gone; there is nobody else to tell.
-	_, _ = w.Write(body)
+	_, err := w.Write(body)
+	return err // the client may be gone, and there is nobody else to tell
 }

@@ -78,7 +78,7 @@ func (s *Server) state(w http.ResponseWriter, r *http.Request, _ httprouter.Para
 	if reasons == nil {
 		reasons = []string{}
 	}
-	send(w, encode(State{
+	_ = send(w, encode(State{
 		Program: s.opts.Version, Leader: s.observer.Leading(), Ready: len(reasons) == 0, NotReady: reasons, State: inner,
 	}))
 }

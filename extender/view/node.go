@@ -25,15 +25,15 @@ type Node struct {
 	Unschedulable bool
 	Allocatable   gang.Resources
 
-	// names keep the names of the node and its GPUs, for the pods that have them.
-	names []unique.Handle[string]
+	// name keeps the node's name for the pods that have it: see Once.
+	name unique.Handle[string]
 }
 
 // NodeOf parses node.
 func NodeOf(node *corev1.Node, res contract.Resources) *Node {
 	name := unique.Make(node.Name)
 	n := &Node{
-		Name: name.Value(), names: []unique.Handle[string]{name}, Labels: node.Labels, Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable,
+		Name: name.Value(), name: name, Labels: node.Labels, Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable,
 		Allocatable: gang.AllocatableOf(node.Status.Allocatable),
 	}
 	if q, ok := node.Status.Allocatable[res.GPU]; ok {
@@ -47,11 +47,6 @@ func NodeOf(node *corev1.Node, res contract.Resources) *Node {
 	if err != nil {
 		n.Problem = err.Error()
 		return n
-	}
-	for i := range inv.GPUs {
-		g := unique.Make(string(inv.GPUs[i].UUID))
-		n.names = append(n.names, g)
-		inv.GPUs[i].UUID = contract.GPUUUID(g.Value())
 	}
 	n.Inventory = &inv
 	return n

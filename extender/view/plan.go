@@ -24,7 +24,6 @@ func grantsOf(plan contract.Plan) []Grant {
 	for _, name := range slices.Sorted(maps.Keys(plan.Containers)) {
 		container := Once(name)
 		for _, g := range plan.Containers[name] {
-			g.GPU = contract.GPUUUID(Once(string(g.GPU)))
 			list = append(list, Grant{container, g})
 		}
 	}
