@@ -173,11 +173,11 @@ func (b *scaleBench) rows(s size, start time.Duration, filter, prioritize latenc
 func filterBar(s size) string {
 	switch {
 	case s.nodes <= 500:
-		return "1 ms (3 ms)"
+		return "1 (3) ms"
 	case s.nodes <= 2000:
-		return "2 ms (5 ms)"
-	case s.nodes <= 5000:
-		return "4 ms (8 ms)"
+		return "2 (5) ms"
+	case s.nodes <= 5000 && s.pods() <= 50_000:
+		return "4 (8) ms"
 	default:
 		return ""
 	}
