@@ -14,10 +14,18 @@ import (
 // Verdict is the answer of Filter.
 type Verdict struct {
 	// Reasons[i] belongs to the i-th node asked about; empty: it passes. Nil
-	// if all pass.
+	// if all pass, as mostly: read them with Reason.
 	Reasons []Reason
 	// Passed is how many pass.
 	Passed int
+}
+
+// Reason is why the i-th node asked about is refused, empty if it passes.
+func (v *Verdict) Reason(i int) Reason {
+	if v.Reasons == nil {
+		return ""
+	}
+	return v.Reasons[i]
 }
 
 // refuse gives the i-th of n nodes a reason.

@@ -46,7 +46,7 @@ func (s *state) dismiss(a *arrival, with reserved) {
 // filterMember answers Filter for a member of a gang. It is a look-up: the
 // held node passes, or none.
 func (p *Planner) filterMember(ctx context.Context, v *view.Pod, nodes []string) (Verdict, error) {
-	verdict := Verdict{Reasons: make([]Reason, len(nodes))}
+	var verdict Verdict
 	node, ok := p.decided.Load(v.UID)
 	decided := ok
 	if !decided {
@@ -63,7 +63,7 @@ func (p *Planner) filterMember(ctx context.Context, v *view.Pod, nodes []string)
 		if ok && name == node {
 			verdict.Passed++
 		} else {
-			verdict.Reasons[i] = reason
+			verdict.refuse(i, reason, len(nodes))
 		}
 	}
 	if verdict.Passed > 0 || decided || len(nodes) == 0 {

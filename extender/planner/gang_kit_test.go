@@ -204,10 +204,10 @@ func (w *world) scheduleOne(pod *corev1.Pod) {
 		}
 		var pass []string
 		for i, n := range offered {
-			if verdict.Reasons == nil || verdict.Reasons[i] == "" {
+			if reason := verdict.Reason(i); reason == "" {
 				pass = append(pass, n)
 			} else {
-				message += " 1 " + string(verdict.Reasons[i]) + "."
+				message += " 1 " + string(reason) + "."
 			}
 		}
 		switch len(pass) {

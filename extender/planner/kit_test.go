@@ -252,10 +252,11 @@ func (k *kit) filter(pod *corev1.Pod, nodes ...string) []Reason {
 		k.Fatal(err)
 	}
 	k.settled()
-	if v.Reasons == nil {
-		v.Reasons = make([]Reason, len(nodes))
+	reasons := make([]Reason, len(nodes))
+	for i := range reasons {
+		reasons[i] = v.Reason(i)
 	}
-	return v.Reasons
+	return reasons
 }
 
 func (k *kit) prioritize(pod *corev1.Pod, nodes ...string) []int64 {

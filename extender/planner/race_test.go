@@ -129,9 +129,9 @@ func (s *scheduler) schedule(ctx context.Context, name string) {
 			return
 		}
 		var passed []string
-		for i, reason := range verdict.Reasons {
-			if reason == "" {
-				passed = append(passed, offered[i])
+		for i, node := range offered {
+			if verdict.Reason(i) == "" {
+				passed = append(passed, node)
 			}
 		}
 		if len(passed) == 0 {

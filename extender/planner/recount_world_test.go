@@ -430,13 +430,13 @@ func (w *recounted) filter(p *apiPod, names []string) []string {
 	}
 	var passed []string
 	for i, name := range names {
-		got, wanted := v.Reasons[i], want[i]
+		got, wanted := v.Reason(i), want[i]
 		if len(p.asks.Demands) > 1 {
 			got, wanted = classOf(got), classOf(wanted)
 		}
 		if got != wanted {
 			w.wrong("Filter of %s says of node %s %q, want %q; GPUs %+v, free %v, asks %+v",
-				p.object.Name, name, v.Reasons[i], want[i], w.o.node(name).gpus(), w.o.free(w.o.node(name), p), p.asks)
+				p.object.Name, name, v.Reason(i), want[i], w.o.node(name).gpus(), w.o.free(w.o.node(name), p), p.asks)
 		}
 		if wanted == "" {
 			passed = append(passed, name)

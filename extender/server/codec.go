@@ -130,7 +130,7 @@ func encodeFilter(nodes []string, verdict planner.Verdict) []byte {
 	b = append(b, `{"Nodes":null,"NodeNames":[`...)
 	first := true
 	for i, name := range nodes {
-		if verdict.Reasons != nil && verdict.Reasons[i] != "" {
+		if verdict.Reason(i) != "" {
 			continue
 		}
 		b = appendSeparated(b, &first, name)

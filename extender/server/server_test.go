@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -368,6 +371,44 @@ func TestManyCallsAtOnceShareAConnection(t *testing.T) {
 			r, err := k.do(k.client, http.MethodPost, k.url+"/v1/filter", request)
 			if err != nil || r.StatusCode != http.StatusOK {
 				t.Errorf("%v, %v", r.Response, err)
+			}
+		})
+	}
+	calls.Wait()
+}
+
+// Large requests and answers are in buffers that are used again.
+func TestAnswersAtOnceAreNotMixedUp(t *testing.T) {
+	k := newKit(t, nil)
+	k.node("a", 1)
+	var calls sync.WaitGroup
+	for caller := range 8 {
+		calls.Go(func() {
+			for call := range 20 {
+				nodes := []string{"a"} // and others that are not known
+				for i := range 300 + 100*caller {
+					nodes = append(nodes, fmt.Sprintf("unknown-%d-%d-%d", caller, call, i))
+				}
+				request, err := json.Marshal(args(fixture.Pod(fmt.Sprint("p", caller), "60"), nodes...))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				r, err := k.do(k.client, http.MethodPost, k.url+"/v1/filter", request)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				var got extender.ExtenderFilterResult
+				if err := json.Unmarshal(r.body, &got); err != nil || got.NodeNames == nil {
+					t.Errorf("%v: %.300s", err, r.body)
+					return
+				}
+				refused := slices.Collect(maps.Keys(got.FailedAndUnresolvableNodes))
+				if all := append(refused, *got.NodeNames...); !cmp.Equal(nodes, all, cmpopts.SortSlices(strings.Compare)) {
+					t.Errorf("the answer to call %d of %d is about other nodes: %.300s", call, caller, r.body)
+					return
+				}
 			}
 		})
 	}

@@ -164,10 +164,10 @@ func metaVictims(args *extender.ExtenderPreemptionArgs) map[string]*extender.Met
 func encodeNodes(items []corev1.Node, names []string, verdict planner.Verdict, result string) answer {
 	r := extender.ExtenderFilterResult{Nodes: &corev1.NodeList{Items: []corev1.Node{}}, FailedAndUnresolvableNodes: extender.FailedNodesMap{}}
 	for i := range items {
-		if verdict.Reasons == nil || verdict.Reasons[i] == "" {
+		if reason := verdict.Reason(i); reason == "" {
 			r.Nodes.Items = append(r.Nodes.Items, items[i])
 		} else {
-			r.FailedAndUnresolvableNodes[names[i]] = string(verdict.Reasons[i])
+			r.FailedAndUnresolvableNodes[names[i]] = string(reason)
 		}
 	}
 	return answer{encode(r), result}
