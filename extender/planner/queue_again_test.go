@@ -92,7 +92,7 @@ func TestWhoComesToTheFrontAtALimitHasRoomMade(t *testing.T) {
 		for i := range mostWants {
 			w.remove(w.pod(uidOf(fmt.Sprintf("b-1-%d", i))))
 		}
-		w.goOn(6 * time.Minute)
+		w.goOn(5 * time.Minute) // until 11 s after they may be taken
 		w.wantRunning("b", 3) // two that it deserves, and half of the others
 	})
 }
@@ -113,7 +113,7 @@ func TestGangThatComesToTheFrontHasRoomMade(t *testing.T) {
 		for _, pods := range gangs[:mostWants] {
 			w.remove(pods...)
 		}
-		w.goOn(6 * time.Minute)
+		w.goOn(4*time.Minute + 52*time.Second) // until 3 s after they may be taken
 		w.wantBound(fmt.Sprint("g", mostWants), 2)
 	})
 }

@@ -56,14 +56,17 @@ func (r *round) makeRoom(log logr.Logger, l *lanes, now time.Time) {
 func (r *round) reclaim(log logr.Logger, now time.Time) (began bool) {
 	s := r.s
 	start := s.p.opts.Clock.Now()
-	vain := map[equals]bool{}
+	vain := map[equals]*want{}
 	for _, w := range s.wantsInOrder(func(w *want) bool {
 		return s.reservations[w.id] == nil && s.rested(w, now) && (!now.Before(w.next) || w.specs != s.specs)
 	}) {
 		w.specs = s.specs
-		if w.pod != nil && vain[w.equals()] {
-			w.later(now)
-			continue
+		if w.pod != nil {
+			if equal := vain[w.equals()]; equal != nil {
+				w.later(now)
+				w.next = equal.next
+				continue
+			}
 		}
 		if s.inFlight() >= s.p.opts.EvictionsInFlight || s.p.opts.Clock.Since(start) > planBudget {
 			break
@@ -74,7 +77,7 @@ func (r *round) reclaim(log logr.Logger, now time.Time) (began bool) {
 			return true
 		}
 		if w.pod != nil && w.failures > failures {
-			vain[w.equals()] = true
+			vain[w.equals()] = w
 		}
 	}
 	return false
@@ -145,7 +148,7 @@ func (r *round) noteShort() {
 		if w.limitedBy == "" || !s.tree.EntitledBelow(w.queue, w.ask, w.limitedBy) {
 			continue
 		}
-		if o := short[w.limitedBy]; o == nil || cmp.Or(w.since.Compare(o.since), cmp.Compare(w.id, o.id)) < 0 {
+		if o := short[w.limitedBy]; o == nil || cmp.Or(w.created.Compare(o.created), cmp.Compare(w.id, o.id)) < 0 {
 			short[w.limitedBy] = w
 		}
 	}
@@ -176,11 +179,11 @@ func (s *state) wantsInOrder(which func(w *want) bool) []*want {
 			contest.Clear(name)
 			return
 		}
-		contest.Set(name, queue.Head{Ask: list[0].ask, Priority: list[0].priority, Created: list[0].since, ID: list[0].id})
+		contest.Set(name, queue.Head{Ask: list[0].ask, Priority: list[0].priority, Created: list[0].created, ID: list[0].id})
 	}
 	for name, list := range byQueue {
 		slices.SortFunc(list, func(a, b *want) int {
-			return cmp.Or(cmp.Compare(b.priority, a.priority), a.since.Compare(b.since), cmp.Compare(a.id, b.id))
+			return cmp.Or(cmp.Compare(b.priority, a.priority), a.created.Compare(b.created), cmp.Compare(a.id, b.id))
 		})
 		if s.tree.Leaf(name) {
 			set(name)
@@ -225,8 +228,8 @@ func (r *round) reclaimFor(log logr.Logger, w *want, now time.Time) bool {
 	problem.Nodes = r.asIfSettled(w)
 	result, _ := reclaim.Select(problem)
 	if result == nil {
-		rules.spareYoung()
 		w.later(now)
+		rules.spareYoung(now)
 		if q := s.queues[w.queue]; q != nil && w.failures == 1 {
 			q.fresh, s.gangsDirty = true, true // somebody behind it may be luckier
 		}

@@ -21,7 +21,9 @@ type want struct {
 	gang            *gangState
 	pod             *pending
 	ask             queue.Amounts
-	priority        int32
+	// priority and created rank it, as they do in its lane.
+	priority int32
+	created  time.Time
 	// since is when it was first found to have no room.
 	since time.Time
 	// next is when it may be tried to make room again, failures how often that
@@ -60,7 +62,7 @@ func (s *state) noteWant(name string, i *item, now time.Time) {
 		w.since = now
 		s.wanting[w.id] = w
 	}
-	w.ask, w.priority, w.limitedBy = i.ask, i.priority, i.limitedBy
+	w.ask, w.priority, w.created, w.limitedBy = i.ask, i.priority, i.created, i.limitedBy
 	if i.pod != nil {
 		w.pod = i.pod
 	} else {
