@@ -68,6 +68,7 @@ func (s *state) forgetNode(name string) {
 		return
 	}
 	n.view = nil
+	s.nodeSet++
 	s.p.rooms.Delete(name)
 	n.room = nil
 	if n.used.Equal(gang.Resources{}) && n.kept.Equal(gang.Resources{}) {
@@ -86,7 +87,7 @@ func (s *state) observeUsage(uid types.UID, after *view.Usage) {
 		s.tellRoom(before.Node, n)
 		delete(s.usage, uid)
 		s.capacity++
-		s.logGain(before.Node)
+		s.gains.add(before.Node)
 		if n.view == nil {
 			s.forgetNode(before.Node)
 		}

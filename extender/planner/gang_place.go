@@ -66,7 +66,6 @@ func (s *state) keep(m *member) {
 	if n := s.nodes[m.place.Node]; n != nil {
 		n.kept = n.kept.Add(m.needs)
 		s.tellRoom(m.place.Node, n)
-		s.moved[m.place.Node] = true
 	}
 }
 
@@ -74,7 +73,6 @@ func (s *state) unkeep(m *member) {
 	if n := s.nodes[m.place.Node]; n != nil {
 		n.kept = n.kept.Sub(m.needs)
 		s.tellRoom(m.place.Node, n)
-		s.moved[m.place.Node] = true
 	}
 }
 

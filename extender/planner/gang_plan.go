@@ -46,7 +46,7 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 		s.divideCluster()
 	}
 	s.settleBooks()
-	r := &round{s: s, failed: map[string]*gang.Shortfall{}, spots: map[spotKey]*spots{}}
+	r := &round{s: s, board: &s.board, failed: map[string]*gang.Shortfall{}, spots: map[spotKey]*spots{}}
 	capacity := s.capacity
 	s.gangsDirty = false
 	done := true
@@ -94,6 +94,9 @@ func (s *state) planRound(log logr.Logger, now time.Time, timed bool) {
 		}
 	}
 	r.makeRoom(log, l, now)
+	for _, name := range r.lent {
+		s.moved[name] = true
+	}
 	end := s.p.opts.Clock.Now()
 	s.p.metrics.PlanDuration.Observe(max(end.Sub(now), 0).Seconds())
 	s.nextPlan = end.Add(min((planPart-1)*end.Sub(now), planPause))

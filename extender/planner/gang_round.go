@@ -3,7 +3,6 @@ package planner
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,9 +16,10 @@ import (
 // round is one look at gangs. What it learns of nodes is good as long as
 // nothing but its own places changes.
 type round struct {
-	s      *state
-	nodes  []*gang.Node
-	byName map[string]*gang.Node
+	s *state
+	// board is the state's, up to date if prepared.
+	board    *board
+	prepared bool
 	// failed are groups for which there was no room at the capacity failedAt:
 	// equal ones need no try.
 	failed   map[string]*gang.Shortfall
@@ -28,8 +28,6 @@ type round struct {
 	// be handed to the scheduler when the round is over.
 	spots      map[spotKey]*spots
 	admissions []Admission
-	// changes are the nodes that have changed since nodes was made, in turn.
-	changes []string
 	// lowest is the lowest priority that runs in each queue, nil before it is
 	// asked for.
 	lowest map[string]int32
@@ -40,6 +38,8 @@ type round struct {
 	// favoured are the lines with pods for which something is put by, nil before it
 	// is asked.
 	favoured map[*line]bool
+	// lent are nodes of which more is taken than the board's next look will find.
+	lent []string
 	// vain are those for one of which there was no room to be made, nil before it
 	// is asked.
 	vain map[kin]bool
@@ -53,43 +53,30 @@ func (r *round) flush() {
 	}
 }
 
-// prepare makes the list of nodes.
+// prepare has the board be up to date.
 func (r *round) prepare() {
 	if r.failedAt != r.s.capacity {
 		// Something became free since.
 		clear(r.failed)
 		r.failedAt = r.s.capacity
 	}
-	if r.byName != nil {
-		for name := range r.s.moved {
-			r.refresh(name)
+	if !r.prepared {
+		r.prepared = true
+		if r.board.refresh(r.s) {
+			r.s.spots.Purge() // they are of other nodes
 		}
-		clear(r.s.moved)
 		return
 	}
-	clear(r.s.moved)
-	r.byName = make(map[string]*gang.Node, len(r.s.nodes))
-	r.nodes = make([]*gang.Node, 0, len(r.s.nodes))
-	for name, n := range r.s.nodes {
-		if n.view == nil {
-			continue
-		}
-		g := &gang.Node{Name: name, Labels: n.view.Labels, Taints: n.view.Taints, Unschedulable: n.view.Unschedulable}
-		r.byName[name] = g
-		r.nodes = append(r.nodes, g)
+	for name := range r.s.moved {
 		r.refresh(name)
 	}
-	slices.SortFunc(r.nodes, func(a, b *gang.Node) int { return strings.Compare(a.Name, b.Name) })
-	r.changes = nil
+	clear(r.s.moved)
 }
 
 // refresh brings a node up to date.
 func (r *round) refresh(name string) {
-	if g, n := r.byName[name], r.s.nodes[name]; g != nil && n != nil && n.view != nil {
-		g.Allocatable = n.view.Allocatable
-		g.Free = n.view.Allocatable.Sub(n.used).Sub(n.kept)
-		g.GPUs = r.s.ledger.Node(name)
-		r.changes = append(r.changes, name)
+	if i, ok := r.board.at[name]; ok {
+		r.board.update(r.s, i)
 	}
 }
 
@@ -144,7 +131,7 @@ func (r *round) plan(g *gangState, chosen []*member, t *standing, keep keeper, s
 	}
 	// What the group keeps of nodes does not stand in its own way.
 	r.each(opts.Without, s.unkeep)
-	places, short := gang.Plan(r.nodes, members, s.topology(g, t), opts)
+	places, short := gang.Plan(r.board.nodes, members, s.topology(g, t), opts)
 	r.each(opts.Without, s.keep)
 	if short != nil && plain {
 		r.failed[signature.String()] = short

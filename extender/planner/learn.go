@@ -56,8 +56,9 @@ func (p *Planner) setTables(t *waste.Tables) {
 	p.leastWaste.Store(&policy)
 }
 
-// tellRoom has readers see what a node has free besides GPUs.
+// tellRoom has readers and rounds see what a node has free besides GPUs.
 func (s *state) tellRoom(name string, n *nodeState) {
+	s.moved[name] = true
 	if n.view == nil {
 		return
 	}

@@ -221,11 +221,12 @@ func (s *state) allocate(log logr.Logger, pod *view.Pod, now time.Time) {
 func (s *state) observeNode(log logr.Logger, node *view.Node, now time.Time) {
 	n := s.nodeOf(node.Name)
 	n.view = node
+	s.nodeSet++
 	s.tellRoom(node.Name, n)
 	s.inventories++
 	s.capacity++
 	clear(s.hopeless) // what nodes lacked may be another reason now
-	s.logGain(node.Name)
+	s.gains.add(node.Name)
 	if foreign := node.Foreign(); foreign != s.foreign[node.Name] {
 		s.foreignChanged = true
 		if foreign {

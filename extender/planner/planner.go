@@ -75,6 +75,8 @@ type Planner struct {
 	// parsed holds what Filter saw of recent pods: Prioritize and Bind of the
 	// same pod follow, and the informer may be behind.
 	parsed *lru.Cache[types.UID, *view.Pod]
+	// spots are the owner's.
+	spots *lru.Cache[spotKey, *spots]
 	// decided holds the node of pods whose Binding is on its way or not long
 	// ago (string by types.UID). Only the owner writes; Filter reads, to keep
 	// such a pod where it is.
@@ -128,8 +130,12 @@ func New(opts Options, m *metrics.Metrics, effects Effects) (*Planner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parsed pods: %w", err)
 	}
+	spots, err := lru.New[spotKey, *spots](mostSpots)
+	if err != nil {
+		return nil, fmt.Errorf("spots: %w", err)
+	}
 	p := &Planner{
-		opts: opts, metrics: m, effects: effects, parsed: parsed,
+		opts: opts, metrics: m, effects: effects, parsed: parsed, spots: spots,
 		commands: make(chan command, commandBatch),
 		stopped:  make(chan struct{}),
 	}

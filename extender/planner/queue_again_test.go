@@ -93,7 +93,7 @@ func TestWhoComesToTheFrontAtALimitHasRoomMade(t *testing.T) {
 			w.remove(w.pod(uidOf(fmt.Sprintf("b-1-%d", i))))
 		}
 		w.goOn(5 * time.Minute) // until 11 s after they may be taken
-		w.wantRunning("b", 3) // two that it deserves, and half of the others
+		w.wantRunning("b", 3)   // two that it deserves, and half of the others
 	})
 }
 

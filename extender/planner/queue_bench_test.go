@@ -94,6 +94,33 @@ func BenchmarkRoundThatAdmits(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/1600, "µs/pod")
 }
 
+// A round on 5,000 nodes that admits ten pods that have just come.
+func BenchmarkRoundOnManyNodes(b *testing.B) {
+	s := manyQueues(b, 5000, 0)
+	log := klog.Background()
+	come := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		if s.ledger.Len() > 20_000 {
+			for _, r := range s.ledger.Records() {
+				s.forget(r.Pod.UID, time.Now())
+			}
+		}
+		for range 10 {
+			come++
+			s.observe(log, view.PodOf(queued("team-1", fmt.Sprint("p", come), "1 GPU"), s.p.opts.Resources), time.Now())
+		}
+		s.nextPlan = time.Time{}
+		held := s.ledger.Len()
+		b.StartTimer()
+		s.planRound(log, time.Now(), true)
+		if n := s.ledger.Len() - held; n != 10 {
+			b.Fatalf("%d admitted, want 10", n)
+		}
+	}
+}
+
 // What one pod costs that ends while 20,000 wait: the round that follows.
 func BenchmarkRoundAfterOneEnds(b *testing.B) {
 	s := manyQueues(b, 200, 20000)

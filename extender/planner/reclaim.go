@@ -376,8 +376,8 @@ func (r *round) asIfSettled(w *want) []*gang.Node {
 			free[p.Node] = free[p.Node].Sub(o.want.needs(i))
 		}
 	}
-	nodes := make([]*gang.Node, 0, len(r.nodes))
-	for _, g := range r.nodes {
+	nodes := make([]*gang.Node, 0, len(r.board.nodes))
+	for _, g := range r.board.nodes {
 		n := *g
 		n.GPUs = n.GPUs.Without(gone)
 		for _, claim := range taken[n.Name] {

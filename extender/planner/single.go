@@ -185,7 +185,7 @@ func (r *round) reservedSpot(e *pending, request contract.Request) *gang.Place {
 	opts := gang.Options{Resources: r.s.p.opts.Resources, Without: r.s.seatsFor(o.id)}
 	var nodes []*gang.Node
 	for node := range o.targets {
-		if g := r.byName[node]; g != nil {
+		if g := r.board.node(node); g != nil {
 			nodes = append(nodes, g)
 		}
 	}
@@ -265,12 +265,13 @@ func (s *state) foreignTakes(r *round, pod *view.Pod) bool {
 		return false
 	}
 	for name := range s.foreign {
-		if g := r.byName[name]; g != nil {
+		if g := r.board.node(name); g != nil {
 			if ok, _ := pod.Constraints.Match(g); !ok {
 				continue
 			}
 			if ok, _ := gang.Fits(g.Free, pod.Needs); ok {
-				g.Free = g.Free.Sub(pod.Needs)
+				g.Free = g.Free.Sub(pod.Needs) // until the next round
+				r.lent = append(r.lent, name)
 				return true
 			}
 		}
@@ -322,7 +323,6 @@ func (s *state) keepFor(e *pending, node string, needs gang.Resources) {
 		e.kept = &kept{node, needs}
 		n.kept = n.kept.Add(needs)
 		s.tellRoom(node, n)
-		s.moved[node] = true
 	}
 }
 
@@ -334,7 +334,6 @@ func (s *state) unkeepFor(e *pending) {
 	if n := s.nodes[e.kept.node]; n != nil {
 		n.kept = n.kept.Sub(e.kept.needs)
 		s.tellRoom(e.kept.node, n)
-		s.moved[e.kept.node] = true
 	}
 	e.kept = nil
 }

@@ -34,56 +34,58 @@ func asksMemory(request contract.Request) bool {
 	return slices.ContainsFunc(request.Demands, func(d contract.Demand) bool { return d.Memory > 0 && !d.Whole })
 }
 
-// spots are the nodes that take pods of one shape, the best first.
+// spots are the nodes that take pods of one shape, the best first. They outlive the
+// round, as long as the board has the same nodes and the policy has learned nothing.
 type spots struct {
-	query *placement.Query
-	heap  candidates
-	// byName has those of the heap.
-	byName map[string]*candidate
-	// refusals are the reasons of the nodes that do not.
+	query  *placement.Query
+	policy placement.Policy
+	nodes  []*gang.Node
+	// scores and places are by the number of a node on the board: how good it is,
+	// and where it is in the heap, -1 if it does not take the shape.
+	scores []int64
+	places []int32
+	heap   []int32
+	// refusals are the reasons of the nodes that do not; stale says that some of
+	// them may be of an earlier round.
 	refusals tally
-	// disallowed says that a queue did not allow one of them.
-	disallowed bool
+	stale    bool
+	// barred are the nodes that a queue did not allow in this round.
+	barred []int32
 	// seen is the length of the log of gains up to which nodes were looked at,
-	// changes that of the round's changes.
-	seen    uint64
-	changes int
+	// changes that of the board's changes.
+	seen, changes uint64
 }
 
-type candidate struct {
-	node  *gang.Node
-	score int64
-	// at is its place in the heap.
-	at int
-}
+// mostSpots is how many shapes have their spots kept from round to round: 24 bytes
+// for each node.
+const mostSpots = 64
 
-type candidates []*candidate
-
-func (c candidates) Len() int { return len(c) }
-func (c candidates) Less(i, j int) bool {
-	if c[i].score != c[j].score {
-		return c[i].score > c[j].score
+func (at *spots) Len() int { return len(at.heap) }
+func (at *spots) Less(i, j int) bool {
+	a, b := at.heap[i], at.heap[j]
+	if at.scores[a] != at.scores[b] {
+		return at.scores[a] > at.scores[b]
 	}
-	return placement.Before(c[i].node.Name, c[j].node.Name)
+	return placement.Before(at.nodes[a].Name, at.nodes[b].Name)
 }
 
-func (c candidates) Swap(i, j int) {
-	c[i], c[j] = c[j], c[i]
-	c[i].at, c[j].at = i, j
+func (at *spots) Swap(i, j int) {
+	at.heap[i], at.heap[j] = at.heap[j], at.heap[i]
+	at.places[at.heap[i]], at.places[at.heap[j]] = int32(i), int32(j)
 }
 
-func (c *candidates) Push(x any) {
-	if v, ok := x.(*candidate); ok {
-		v.at = len(*c)
-		*c = append(*c, v)
+func (at *spots) Push(x any) {
+	if i, ok := x.(int32); ok {
+		at.places[i] = int32(len(at.heap))
+		at.heap = append(at.heap, i)
 	}
 }
 
-func (c *candidates) Pop() any {
-	last := len(*c) - 1
-	x := (*c)[last]
-	*c = (*c)[:last]
-	return x
+func (at *spots) Pop() any {
+	last := len(at.heap) - 1
+	i := at.heap[last]
+	at.heap, at.places[i] = at.heap[:last], -1
+	return i
 }
 
 // hopeless is a shape that fitted nowhere.
@@ -105,106 +107,138 @@ func (r *round) spot(e *pending, shapeID int, request contract.Request, allow fu
 	if s.ownPlacement(e) || asksMemory(request) {
 		shape.queue = s.queueName(e.pod.UID)
 	}
-	at := r.spots[shape]
-	if at == nil {
-		at = &spots{
-			seen: s.gainsEnd(), changes: len(r.changes), byName: map[string]*candidate{},
-			query: placement.New(request, placement.Options{Policy: s.policyOf(e.pod), PerGPU: s.p.opts.Resources.PerGPU, MilliCPU: e.pod.Needs.MilliCPU}),
-		}
-		r.spots[shape] = at
-		nodes := r.nodes
-		if h := s.hopeless[shape]; h != nil {
-			at.refusals.add(h.reason)
-			if gained, ok := r.gainedSince(h.at); ok {
-				nodes = gained
-			} else {
-				at.refusals = tally{}
+	at := r.spotsOf(shape, e, request)
+	for {
+		for len(at.heap) > 0 {
+			i := at.heap[0]
+			node := at.nodes[i]
+			plan, reason := at.query.PlanIn(node.GPUs, placement.CPU(node.Free.MilliCPU))
+			if reason != "" {
+				at.refusals.add(reason)
+				heap.Pop(at)
+				continue
 			}
+			place := &gang.Place{Node: node.Name, Plan: plan}
+			if allow(place) {
+				return place, ""
+			}
+			at.barred = append(at.barred, i)
+			heap.Pop(at) // it costs too much there
 		}
-		for _, g := range nodes {
-			at.offer(g, e)
+		if !at.stale || len(at.barred) > 0 {
+			break
 		}
-	} else {
-		r.review(at, e)
+		at.stale, at.refusals = false, tally{}
+		at.offerAll(e)
 	}
-	for at.heap.Len() > 0 {
-		c := at.heap[0]
-		plan, reason := at.query.PlanIn(c.node.GPUs, placement.CPU(c.node.Free.MilliCPU))
-		if reason != "" {
-			at.refusals.add(reason)
-			at.remove(c)
-			continue
-		}
-		place := &gang.Place{Node: c.node.Name, Plan: plan}
-		if allow(place) {
-			return place, ""
-		}
-		at.disallowed = true
-		at.remove(c) // it costs too much there
-	}
-	if at.disallowed {
+	s.spots.Remove(shape)
+	if len(at.barred) > 0 {
 		return nil, ""
 	}
 	s.hopeless[shape] = &hopeless{at: at.seen, reason: at.refusals.best}
 	return nil, at.refusals.best
 }
 
+// spotsOf finds the spots of a shape, and brings them up to date.
+func (r *round) spotsOf(shape spotKey, e *pending, request contract.Request) *spots {
+	s := r.s
+	if at := r.spots[shape]; at != nil {
+		r.review(at, e)
+		return at
+	}
+	policy := s.policyOf(e.pod)
+	at, kept := s.spots.Get(shape)
+	if kept && at.policy == policy && at.changes >= r.board.changes.first {
+		at.stale = true
+		for _, i := range at.barred {
+			at.offer(i, e)
+		}
+		at.barred = nil
+		r.review(at, e)
+	} else {
+		at = &spots{
+			policy: policy, nodes: r.board.nodes, seen: s.gains.end(), changes: r.board.changes.end(),
+			scores: make([]int64, len(r.board.nodes)), places: slices.Repeat([]int32{-1}, len(r.board.nodes)),
+			query: placement.New(request, placement.Options{Policy: policy, PerGPU: s.p.opts.Resources.PerGPU, MilliCPU: e.pod.Needs.MilliCPU}),
+		}
+		if gained, ok := r.gainedSince(shape); ok {
+			at.refusals.add(s.hopeless[shape].reason)
+			for _, i := range gained {
+				at.offer(i, e)
+			}
+		} else {
+			at.offerAll(e)
+		}
+		s.spots.Add(shape, at)
+	}
+	r.spots[shape] = at
+	return at
+}
+
 // review looks again at nodes that have changed since they were looked at: others
 // took of them, or the round itself has given something up.
 func (r *round) review(at *spots, e *pending) {
-	for _, name := range r.changes[at.changes:] {
-		if c := at.byName[name]; c != nil {
-			at.offer(c.node, e)
-		}
+	changes, ok := r.board.changes.since(at.changes)
+	at.seen, at.changes = r.s.gains.end(), r.board.changes.end()
+	if !ok {
+		at.offerAll(e)
+		return
 	}
-	at.changes = len(r.changes)
-	if end := r.s.gainsEnd(); at.seen != end {
-		nodes, ok := r.gainedSince(at.seen)
-		if !ok {
-			nodes = r.nodes
-		}
-		at.seen = end
-		for _, g := range nodes {
-			at.offer(g, e)
-		}
+	for _, i := range changes {
+		at.offer(int32(i), e)
 	}
 }
 
-// gainedSince is state.gainedSince of the round's nodes.
-func (r *round) gainedSince(at uint64) ([]*gang.Node, bool) {
-	names, ok := r.s.gainedSince(at)
-	var list []*gang.Node
+// gainedSince are the nodes that have got more room since a shape fitted nowhere.
+// False: it has not been tried, or they are not known any more.
+func (r *round) gainedSince(shape spotKey) ([]int32, bool) {
+	h := r.s.hopeless[shape]
+	if h == nil {
+		return nil, false
+	}
+	names, ok := r.s.gains.since(h.at)
+	var list []int32
+	seen := map[string]bool{}
 	for _, name := range names {
-		if g := r.byName[name]; g != nil {
-			list = append(list, g)
+		if i, known := r.board.at[name]; known && !seen[name] {
+			seen[name] = true
+			list = append(list, int32(i))
 		}
 	}
 	return list, ok
 }
 
-// offer puts a node where it belongs, if it takes the shape of e.
-func (at *spots) offer(g *gang.Node, e *pending) {
-	c := at.byName[g.Name]
-	score, reason := at.rate(g, e)
+// offerAll looks at all nodes.
+func (at *spots) offerAll(e *pending) {
+	at.heap = at.heap[:0]
+	for i := range at.nodes {
+		score, reason := at.rate(at.nodes[i], e)
+		if at.scores[i], at.places[i] = score, -1; reason != "" {
+			at.refusals.add(reason)
+			continue
+		}
+		at.places[i] = int32(len(at.heap))
+		at.heap = append(at.heap, int32(i))
+	}
+	heap.Init(at)
+}
+
+// offer puts the i-th node where it belongs, if it takes the shape of e.
+func (at *spots) offer(i int32, e *pending) {
+	score, reason := at.rate(at.nodes[i], e)
+	place := int(at.places[i])
+	at.scores[i] = score
 	switch {
 	case reason != "":
 		at.refusals.add(reason)
-		if c != nil {
-			at.remove(c)
+		if place >= 0 {
+			heap.Remove(at, place)
 		}
-	case c == nil:
-		c = &candidate{node: g, score: score}
-		at.byName[g.Name] = c
-		heap.Push(&at.heap, c)
+	case place < 0:
+		heap.Push(at, i)
 	default:
-		c.score = score
-		heap.Fix(&at.heap, c.at)
+		heap.Fix(at, place)
 	}
-}
-
-func (at *spots) remove(c *candidate) {
-	heap.Remove(&at.heap, c.at)
-	delete(at.byName, c.node.Name)
 }
 
 // rate says how well a node takes the shape of e, or why it does not.
@@ -226,42 +260,4 @@ func (at *spots) rate(g *gang.Node, e *pending) (int64, Reason) {
 		return 0, NoResources
 	}
 	return score, ""
-}
-
-// gains is a log of the nodes that got more room. Only its newest part is kept.
-type gains struct {
-	first uint64
-	nodes []string
-}
-
-// mostGains bounds the log; who is further behind looks at all nodes.
-const mostGains = 16384
-
-func (s *state) logGain(node string) {
-	g := &s.gains
-	if len(g.nodes) >= mostGains {
-		half := len(g.nodes) / 2
-		g.nodes = append(g.nodes[:0], g.nodes[half:]...)
-		g.first += uint64(half)
-	}
-	g.nodes = append(g.nodes, node)
-}
-
-func (s *state) gainsEnd() uint64 { return s.gains.first + uint64(len(s.gains.nodes)) }
-
-// gainedSince lists nodes once that have gained since. False: that is not known
-// any more.
-func (s *state) gainedSince(at uint64) ([]string, bool) {
-	if at < s.gains.first {
-		return nil, false
-	}
-	seen := map[string]bool{}
-	var list []string
-	for _, name := range s.gains.nodes[at-s.gains.first:] {
-		if !seen[name] {
-			seen[name] = true
-			list = append(list, name)
-		}
-	}
-	return list, true
 }

@@ -101,9 +101,9 @@ func (s *state) top(name string) string {
 func (r *round) target(members []gang.Member, topology *gang.Topology) []gang.Place {
 	s := r.s
 	r.prepare()
-	nodes := make([]*gang.Node, 0, len(r.nodes))
+	nodes := make([]*gang.Node, 0, len(r.board.nodes))
 	free := map[string]units.Shares{}
-	for _, g := range r.nodes {
+	for _, g := range r.board.nodes {
 		gone := map[types.UID]bool{}
 		for _, c := range g.GPUs.Claims() {
 			gone[c.Pod.UID] = true

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -64,8 +65,12 @@ type state struct {
 	// nodes are all nodes of the cluster, usage what bound pods request of them.
 	nodes map[string]*nodeState
 	usage map[types.UID]*view.Usage
-	// moved are nodes of which a round must look again at what is free.
-	moved map[string]bool
+	// board is what rounds know of nodes, moved those of which they must look again
+	// at what is free. nodeSet counts changes of what nodes there are and of what is
+	// theirs.
+	board   board
+	moved   map[string]bool
+	nodeSet uint64
 	// capacity grows whenever a gang that found no place might find one.
 	capacity uint64
 
@@ -98,7 +103,9 @@ type state struct {
 	// shapes numbers the shapes of single pods that have been served.
 	shapes    map[string]int
 	lastShape int
-	gains     gains
+	// gains logs the nodes that got more room, spots are kept from round to round.
+	gains journal[string]
+	spots *lru.Cache[spotKey, *spots]
 	// wanting are those near the heads of their queues for which there is no room.
 	wanting map[string]*want
 	// short are those of them that a limit keeps out while their queue is entitled
@@ -224,7 +231,7 @@ func newState(p *Planner) *state {
 		hopeless: map[spotKey]*hopeless{}, shapes: map[string]int{}, untold: map[types.UID]*pending{}, leaving: map[types.UID]time.Time{}, expelled: map[types.UID]bool{},
 		wanting: map[string]*want{}, reservations: map[string]*reservation{}, stubborn: map[types.UID]*effort{}, efforts: map[string]*effort{}, short: map[string]*want{},
 		recent: map[string]gain{}, woken: map[types.UID]*pending{},
-		learner: waste.NewLearner(), learned: map[types.UID]struct{}{},
+		learner: waste.NewLearner(), learned: map[types.UID]struct{}{}, spots: p.spots,
 	}
 	if p.opts.Queues {
 		s.implyDefault()

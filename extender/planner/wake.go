@@ -33,7 +33,7 @@ func (s *state) gain(node string, now time.Time) {
 	s.divideDue = s.divideDue || s.partial[node]
 	s.moved[node] = true
 	s.favourDue, s.topUpDue = true, true
-	s.logGain(node)
+	s.gains.add(node)
 	s.recent[node] = gain{s.ledger.Version(), now}
 }
 
@@ -51,7 +51,7 @@ func (s *state) moveFrom(before *ledger.Record, now time.Time) {
 func (s *state) missed(seen uint64) {
 	for node, g := range s.recent {
 		if g.version > seen {
-			s.logGain(node)
+			s.gains.add(node)
 		}
 	}
 }

@@ -129,7 +129,7 @@ func (k *kit) burst(ctx context.Context, name string, n int, pod func(i int) *co
 
 // clear removes all pods of the namespace.
 func (k *kit) clear(ctx context.Context) error {
-	return wait.PollUntilContextTimeout(ctx, 300*time.Millisecond, 2*patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 300*time.Millisecond, longPatience, true, func(ctx context.Context) (bool, error) {
 		// A conflict, or the end of the server's patience with so many pods: what is
 		// left is deleted the next time.
 		if err := k.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
@@ -138,4 +138,8 @@ func (k *kit) clear(ctx context.Context) error {
 		list, err := k.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1})
 		return err == nil && len(list.Items) == 0, err
 	})
+	if err != nil {
+		return fmt.Errorf("pods of namespace %s are still there: %w", namespace, err)
+	}
+	return nil
 }
