@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -243,5 +244,32 @@ func TestEvictedGangComesBackAsAWhole(t *testing.T) {
 		w.remove(w.pod(fixture.Identify(fixture.Pod("b-1-0")).UID))
 		w.goOn(5 * time.Second)
 		w.wantBound("g", 4)
+	})
+}
+
+// Places are remembered from round to round; why a node is none is not.
+func TestReasonIsOfTheNodesAsTheyAre(t *testing.T) {
+	runQueues(t, 2, func(w *world) {
+		w.queue(aQueue("q", "", func(q *view.Queue) { q.Placement = contract.PlacementBinpack }))
+		hog := withCPU(queued("q", "hog", ""), "63")
+		w.create(hog)
+		w.goOn(time.Second)
+		hogged := w.pod(hog.UID).Spec.NodeName
+		like := func(name string) {
+			w.create(withCPU(queued("q", name, "1 GPU"), "2"))
+			w.goOn(time.Second)
+		}
+		for i := range 3 {
+			like(fmt.Sprint("p", i)) // on the other node, and the hog's lacks cpu
+		}
+		w.remove(w.pod(hog.UID))
+		w.submit("q", 4, "4 GPU")
+		w.goOn(2 * time.Second)
+		if got := w.p.Snapshot().Ledger.Node(hogged).WhollyFree(); got != 0 {
+			t.Fatalf("%d GPUs of node %s are free, want none", got, hogged)
+		}
+		like("p3")
+		like("p4")
+		w.wantTold("p4", "none has a GPU that is wholly free")
 	})
 }
