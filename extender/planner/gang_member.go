@@ -9,7 +9,6 @@ import (
 
 	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
-	"github.com/tranche-dev/tranche/pkg/gang"
 )
 
 // observeMember follows a pod that belongs to a gang.
@@ -33,7 +32,7 @@ func (s *state) observeMember(pod *view.Pod, now time.Time) {
 	before := m.pod
 	m.pod = pod
 	if pod.Node == "" {
-		m.shape = gang.ShapeOf(pod.Request, pod.Needs, pod.Constraints, s.policyOf(pod))
+		m.shape = shapeText(pod, pod.Request)
 	}
 	switch {
 	case pod.Member.Succeeded:

@@ -112,7 +112,7 @@ func (r *round) plan(g *gangState, chosen []*member, t *standing, keep keeper, s
 		one := s.memberFor(m, name, now)
 		if split && m.place == nil {
 			one.Request = room.take(s, one.Request, s.wants(m.pod.UID).Get(queue.GPU))
-			one.Shape = gang.ShapeOf(one.Request, m.pod.Needs, m.pod.Constraints, s.policyOf(m.pod))
+			one.Shape = shapeText(m.pod, one.Request)
 		}
 		if len(one.Request.Models) != len(m.pod.Request.Models) {
 			plain = false

@@ -350,10 +350,7 @@ func (s *state) setFutile(e *pending, futile bool) {
 // shapeOf numbers the shape of a pod.
 func (s *state) shapeOf(e *pending) int {
 	if e.shapeID == 0 {
-		p := e.pod
-		// Who leaves the policy to the queue or the setting is not placed like one who
-		// wishes for any.
-		text := fmt.Sprintf("%s|%s", p.Request.Placement, gang.ShapeOf(p.Request, p.Needs, p.Constraints, nil))
+		text := shapeText(e.pod, e.pod.Request)
 		if len(e.avoided) > 0 {
 			text += fmt.Sprintf("|%q", slices.Sorted(maps.Keys(e.avoided)))
 		}
@@ -369,6 +366,14 @@ func (s *state) shapeOf(e *pending) int {
 		e.shapeID = id
 	}
 	return e.shapeID
+}
+
+// shapeText is equal for pods of one queue that fit in the same places and are
+// placed alike, if they make those requests. The queue's policy and the setting's
+// may change, so that only a pod's own wish is part of it: who leaves it to them is
+// not placed like one who wishes for any.
+func shapeText(pod *view.Pod, request contract.Request) string {
+	return fmt.Sprintf("%s|%s", request.Placement, gang.ShapeOf(request, pod.Needs, pod.Constraints, nil))
 }
 
 // mostShapes bounds what is remembered of shapes.
