@@ -71,35 +71,40 @@ func bench(ctx context.Context) error {
 }
 
 // A part is measured on a cluster of its own, so that none meets what another
-// has left.
+// has left, or on none at all.
 type part struct {
-	name string
-	run  func(ctx context.Context, k *kit, o *options) ([]row, error)
+	name  string
+	run   func(ctx context.Context, k *kit, o *options) ([]row, error)
+	alone func(ctx context.Context, o *options) ([]row, error)
 }
 
 var parts = []part{
-	{"gangs", func(ctx context.Context, k *kit, o *options) ([]row, error) {
+	{name: "gangs", run: func(ctx context.Context, k *kit, o *options) ([]row, error) {
 		return (&gangBench{kit: k, rounds: o.rounds}).run(ctx)
 	}},
-	{"throughput", func(ctx context.Context, k *kit, _ *options) ([]row, error) {
+	{name: "throughput", run: func(ctx context.Context, k *kit, _ *options) ([]row, error) {
 		return (&throughputBench{k}).run(ctx)
 	}},
-	{"queues", func(ctx context.Context, k *kit, o *options) ([]row, error) {
+	{name: "queues", run: func(ctx context.Context, k *kit, o *options) ([]row, error) {
 		return (&queueBench{kit: k, queues: o.queues, pending: o.pending, admit: o.admit}).run(ctx)
 	}},
-	{"reclaim", func(ctx context.Context, k *kit, _ *options) ([]row, error) {
+	{name: "reclaim", run: func(ctx context.Context, k *kit, _ *options) ([]row, error) {
 		return (&reclaimBench{k}).run(ctx)
 	}},
-	{"trace", func(ctx context.Context, k *kit, o *options) ([]row, error) {
+	{name: "packing", alone: func(ctx context.Context, o *options) ([]row, error) { return packing(ctx, o.openb) }},
+	{name: "trace", run: func(ctx context.Context, k *kit, o *options) ([]row, error) {
 		return (&traceBench{kit: k, trace: o.trace, admission: o.admission}).run(ctx)
 	}},
-	{"scale", func(ctx context.Context, k *kit, o *options) ([]row, error) {
+	{name: "scale", run: func(ctx context.Context, k *kit, o *options) ([]row, error) {
 		return (&scaleBench{kit: k, sizes: o.sizesOf(k.nodes)}).run(ctx)
 	}},
 }
 
 // measure brings the part's clusters up and down.
 func (o *options) measure(ctx context.Context, p part) ([]row, error) {
+	if p.alone != nil {
+		return p.alone(ctx, o)
+	}
 	var rows []row
 	for _, want := range o.clustersFor(p.name) {
 		more, err := o.measureOn(ctx, p, want)

@@ -14,8 +14,11 @@ import (
 	"github.com/tranche-dev/tranche/tests/cluster"
 )
 
-// eventRate is how many events a second the extender may write in the queues'
-// part. At its default, twenty thousand pods would be told for minutes.
+// openbFolder is the variable that names the folder with the public trace.
+const openbFolder = "TRANCHE_OPENB"
+
+// eventRate is how many events a second the extender may write in the parts queues
+// and trace. At its default, twenty thousand pods would be told for minutes.
 const eventRate = 500
 
 // eventsTake is the time for so many events at that rate.
@@ -30,6 +33,8 @@ type options struct {
 	// queues, pending and admit are queueBench's, reclaimNodes the nodes of one
 	// GPU of reclaimBench.
 	queues, pending, admit, reclaimNodes int
+	// openb is the folder with the public trace, empty if there is none.
+	openb string
 	// trace is what traceBench replays, nil if that is no part, admission how;
 	// rateCPUOnly has the nodes rated for its pods without GPUs, an option of Tranche.
 	trace       *trace
@@ -80,19 +85,27 @@ func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
 			errs = append(errs, fmt.Errorf("SCALE: %d pods on each of %d nodes; at most %d fit on each, %d nodes aside", s.each, s.nodes, most, spares))
 		}
 	}
-	for _, name := range cluster.SplitList(value("BENCH", "gangs,throughput,queues,reclaim,scale")) {
+	o.openb = value(openbFolder, "")
+	usual := "gangs,throughput,queues,reclaim,scale"
+	if o.openb != "" {
+		usual += ",packing"
+	}
+	for _, name := range cluster.SplitList(value("BENCH", usual)) {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
-			errs = append(errs, fmt.Errorf("BENCH names %q; write some of gangs, throughput, queues, reclaim, scale and trace", name))
+			errs = append(errs, fmt.Errorf("BENCH names %q; write some of gangs, throughput, queues, reclaim, packing, scale and trace", name))
+		}
+		if o.openb == "" && (name == "packing" || name == "trace") {
+			errs = append(errs, fmt.Errorf("BENCH names %s, which needs the public trace: set %s to the folder with the CSV files of Alibaba's cluster-trace-gpu-v2023 (docs/how-to/simulate.md says where they are)", name, openbFolder))
 		}
 		o.parts[name] = true
 	}
-	if o.parts["trace"] {
+	if o.parts["trace"] && o.openb != "" {
 		o.rateCPUOnly = value("TRACE_RATE_CPU_ONLY", "true") == "true"
 		load, err := strconv.ParseFloat(value("TRACE_LOAD", "1.3"), 64)
 		if err != nil || load <= 0 {
 			errs = append(errs, fmt.Errorf("TRACE_LOAD=%q; write a number above 0, such as 1.3", value("TRACE_LOAD", "")))
 		}
-		o.trace, err = readTrace(value(openbFolder, ""), value("TRACE_WORKLOAD", "default"), int64(number("TRACE_SEED", 47, 0)), load)
+		o.trace, err = readTrace(o.openb, value("TRACE_WORKLOAD", "default"), int64(number("TRACE_SEED", 47, 0)), load)
 		errs = append(errs, err)
 		for _, mode := range cluster.SplitList(value("TRACE_ADMISSION", "Direct,Gated")) {
 			if mode := v1alpha1.AdmissionMode(mode); mode != v1alpha1.AdmissionDirect && mode != v1alpha1.AdmissionGated {
@@ -118,12 +131,15 @@ func (o *options) clustersFor(part string) []cluster.Options {
 	if o.profiles != "" || part == "scale" {
 		c.ExtenderArgs = append(c.ExtenderArgs, "--profiling")
 	}
-	switch part {
-	case "queues":
+	if part == "queues" || part == "trace" {
 		// Before the user's, which win.
 		c.ExtenderArgs = append([]string{fmt.Sprintf("--event-qps=%d", eventRate)}, c.ExtenderArgs...)
+	}
+	switch part {
+	case "throughput":
+		c.StillNodes = true
 	case "reclaim":
-		c.SimNodes, c.SimGPUs = o.reclaimNodes, 1
+		c.SimNodes, c.SimGPUs, c.StillNodes = o.reclaimNodes, 1, true
 	case "trace":
 		c.SimList, c.RateCPUOnlyPods = o.trace.nodes(), o.rateCPUOnly
 	case "scale":

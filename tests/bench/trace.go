@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -19,17 +16,16 @@ import (
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/contract"
 	"github.com/tranche-dev/tranche/pkg/simulate"
-	"github.com/tranche-dev/tranche/pkg/units"
 	"github.com/tranche-dev/tranche/tests/cluster"
 	"github.com/tranche-dev/tranche/tests/testkit"
 )
 
 const (
-	// openbFolder is the variable that names the folder with the public trace.
-	openbFolder = "TRANCHE_OPENB"
 	// ahead is how many pods are created before their turn: enough to keep the
 	// scheduler busy, too few to tell the policy of what will come.
 	ahead = 50
+	// noRoom is the reason of the event for a pod for which there is none.
+	noRoom = "GPUUnavailable"
 	// traceBar is how far the two may be apart, in percentage points.
 	traceBar = 0.5
 )
@@ -45,26 +41,11 @@ type trace struct {
 
 // readTrace draws a workload from the CSV files in a folder, up to that load.
 func readTrace(dir, workload string, seed int64, load float64) (*trace, error) {
-	if dir == "" {
-		return nil, fmt.Errorf("the part trace needs the public trace: set %s to the folder with the CSV files of Alibaba's cluster-trace-gpu-v2023 (docs/how-to/simulate.md says where they are)", openbFolder)
-	}
-	c := &simulate.Cluster{PerGPU: units.DefaultSharesPerGPU}
-	nodes, err := os.Open(filepath.Join(dir, "openb_node_list_gpu_node.csv"))
+	c, pods, err := readWorkload(dir, workload)
 	if err != nil {
 		return nil, err
 	}
-	defer nodes.Close()
-	pods, err := os.Open(filepath.Join(dir, "openb_pod_list_"+workload+".csv"))
-	if err != nil {
-		return nil, err
-	}
-	defer pods.Close()
-	c.Nodes, err = simulate.ReadNodesCSV(nodes, c.PerGPU)
-	list, failed := simulate.ReadPodsCSV(pods, c.PerGPU)
-	if err := errors.Join(err, failed); err != nil {
-		return nil, err
-	}
-	drawn := simulate.Draw(list, c, load, seed)
+	drawn := simulate.Draw(pods, c, load, seed)
 	return &trace{workload, seed, c.Ordered(drawn.Order), drawn.Arrivals}, nil
 }
 
@@ -114,10 +95,11 @@ func arrivalName(i int) string { return fmt.Sprintf("arrival-%05d", i) }
 // kube-scheduler as shipped, and extender.
 //
 // As in process, a pod that finds no room is dropped, as soon as the scheduler has
-// refused it. Otherwise kube-scheduler would try those that wait again and again, as
-// long as pods are placed, and do little else: the text of the refusal has numbers
-// of nodes, which have changed, and a pod that an extender refused is tried again
-// whenever it is changed. Behind the gate such pods wait, which costs nothing.
+// refused it, or the planner has said so. Otherwise kube-scheduler would try those
+// that wait again and again, as long as pods are placed, and do little else: the text
+// of the refusal has numbers of nodes, which have changed, and a pod that an extender
+// refused is tried again whenever it is changed. Behind the gate the first few that
+// wait would keep those behind them from being tried.
 //
 // What differs from the replay in process: the scheduler looks at a part of the
 // nodes for each pod if its configuration says so; how it rates nodes has a part in
@@ -185,12 +167,11 @@ func (b *traceBench) compare(what string, got, want *simulate.Outcome) []row {
 // replay creates the pods, one after the other, and returns what became of them
 // and the time that it took.
 func (b *traceBench) replay(ctx context.Context, q *v1alpha1.Queue) (*simulate.Outcome, time.Duration, error) {
-	w, err := b.watch(ctx, namespace)
+	w, err := b.watchAll(ctx, namespace, noRoom)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer w.stop()
-	gated := q.Spec.Admission == v1alpha1.AdmissionGated
 	before, began := usages(b.kube.Dir()), time.Now()
 	// The scheduler takes pods in the order in which it hears of them, so there is
 	// one creator.
@@ -199,10 +180,7 @@ func (b *traceBench) replay(ctx context.Context, q *v1alpha1.Queue) (*simulate.O
 			return nil, 0, err
 		}
 		if created := i + 1; created%ahead == 0 {
-			if err := b.decided(ctx, w, created-ahead, created, gated); err != nil {
-				return nil, 0, err
-			}
-			if err := b.drop(ctx, w); err != nil {
+			if err := b.decided(ctx, w, created-ahead, created); err != nil {
 				return nil, 0, err
 			}
 		}
@@ -210,7 +188,7 @@ func (b *traceBench) replay(ctx context.Context, q *v1alpha1.Queue) (*simulate.O
 			fmt.Printf("%s: %d of %d pods have come in %v\n", q.Name, i+1, len(b.arrivals), time.Since(began).Round(time.Second))
 		}
 	}
-	if err := b.decided(ctx, w, len(b.arrivals), len(b.arrivals), gated); err != nil {
+	if err := b.decided(ctx, w, len(b.arrivals), len(b.arrivals)); err != nil {
 		return nil, 0, err
 	}
 	took := time.Since(began)
@@ -224,16 +202,12 @@ func (b *traceBench) replay(ctx context.Context, q *v1alpha1.Queue) (*simulate.O
 }
 
 // decided returns when at least n of the pods that were created are bound or were
-// refused: by the scheduler, or by the planner if they have a gate.
-func (b *traceBench) decided(ctx context.Context, w *watcher, n, created int, gated bool) error {
+// refused, and are gone.
+func (b *traceBench) decided(ctx context.Context, w *watcher, n, created int) error {
 	var is int
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, longPatience, true, func(ctx context.Context) (bool, error) {
-		if is = w.decided(); is >= n || !gated {
-			return is >= n, nil
-		}
-		waiting, err := b.gauge(ctx, "tranche_extender_waiting_pods")
-		is += waiting
-		return is >= n, err
+		is = w.decided()
+		return is >= n, b.drop(ctx, w)
 	})
 	if err != nil {
 		return fmt.Errorf("%d of %d pods are bound or refused, want %d: %w", is, created, n, err)
@@ -241,7 +215,7 @@ func (b *traceBench) decided(ctx context.Context, w *watcher, n, created int, ga
 	return nil
 }
 
-// drop deletes pods that the scheduler has refused, unless they have changed since.
+// drop deletes pods that were refused, unless they have changed since.
 func (b *traceBench) drop(ctx context.Context, w *watcher) error {
 	for name, version := range w.waiting() {
 		err := b.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
@@ -26,8 +27,8 @@ type watcher struct {
 	// bound and leaving count pods, those that are gone since included.
 	bound, leaving         int
 	lastBound, lastLeaving time.Time
-	// refused are those that the scheduler has found no node for and that are not
-	// bound since.
+	// refused are those for which there was no room and that are not bound since: the
+	// scheduler has said so, or an event that is heeded.
 	refused int
 }
 
@@ -39,6 +40,12 @@ type life struct {
 
 // watch returns when all that is there has been seen.
 func (k *kit) watch(ctx context.Context, namespace string) (*watcher, error) {
+	return k.watchAll(ctx, namespace, "")
+}
+
+// watchAll also heeds events with that reason, if it is not empty: the pods that
+// they are about are refused.
+func (k *kit) watchAll(ctx context.Context, namespace, reason string) (*watcher, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watcher{stop: cancel, changed: make(chan struct{}), seen: map[types.UID]*life{}}
 	// Only what is counted is kept of the pods: there are many.
@@ -63,6 +70,15 @@ func (k *kit) watch(ctx context.Context, namespace string) (*watcher, error) {
 		return nil, err
 	}
 	factory.StartWithContext(ctx)
+	if reason != "" {
+		about := informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = fields.OneTermEqualSelector("reason", reason).String() })
+		events := informers.NewSharedInformerFactoryWithOptions(k.client, 0, informers.WithNamespace(namespace), about)
+		if _, err := events.Core().V1().Events().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: w.seeEvent}); err != nil {
+			cancel()
+			return nil, err
+		}
+		events.StartWithContext(ctx)
+	}
 	if !cache.WaitFor(ctx, "", informer.HasSyncedChecker()) {
 		cancel()
 		return nil, ctx.Err()
@@ -102,9 +118,8 @@ func (w *watcher) see(obj any) {
 			w.refused--
 		}
 	}
-	if c := scheduled(pod); len(c) > 0 && c[0].Reason == corev1.PodReasonUnschedulable && !l.refused && !l.bound {
-		l.refused = true
-		w.refused++
+	if c := scheduled(pod); len(c) > 0 && c[0].Reason == corev1.PodReasonUnschedulable {
+		w.refuse(l)
 	}
 	if pod.DeletionTimestamp != nil && !l.leaving {
 		l.leaving = true
@@ -113,6 +128,26 @@ func (w *watcher) see(obj any) {
 	}
 	close(w.changed)
 	w.changed = make(chan struct{})
+}
+
+func (w *watcher) refuse(l *life) {
+	if !l.refused && !l.bound {
+		l.refused = true
+		w.refused++
+	}
+}
+
+// seeEvent notes an event that says that there is no room for a pod.
+func (w *watcher) seeEvent(obj any) {
+	e, ok := obj.(*corev1.Event)
+	if !ok {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.seen[e.InvolvedObject.UID]; l != nil {
+		w.refuse(l)
+	}
 }
 
 // seeEnd notes the end of a pod that nobody had to ask to go first.
