@@ -69,8 +69,8 @@ func (s *state) forgetNode(name string) {
 	}
 	n.view = nil
 	s.nodeSet++
-	s.p.rooms.Delete(name)
 	n.room = nil
+	s.roomsChanged = true
 	if n.used.Equal(gang.Resources{}) && n.kept.Equal(gang.Resources{}) {
 		delete(s.nodes, name)
 	}

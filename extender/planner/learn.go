@@ -64,27 +64,30 @@ func (s *state) tellRoom(name string, n *nodeState) {
 	}
 	if n.room == nil {
 		n.room = &atomic.Int64{}
-		s.p.rooms.Store(name, n.room)
+		s.roomsChanged = true
 	}
 	n.room.Store(n.view.Allocatable.Sub(n.used).Sub(n.kept).MilliCPU)
 }
 
-// room is what a node has free besides GPUs for the pod of that UID, as far as
-// policies care. What is kept for others does not count as free.
-func (p *Planner) room(name string, uid types.UID) placement.Room {
-	at, ok := p.rooms.Load(name)
-	if !ok {
-		return placement.Room{}
-	}
-	milli, ok := at.(*atomic.Int64)
-	if !ok {
-		return placement.Room{}
-	}
-	free := milli.Load()
+// ownRoom is what the pod of that UID keeps itself.
+func (p *Planner) ownRoom(uid types.UID) ownRoom {
 	if held, ok := p.admitted.Load(uid); ok {
-		if a, ok := held.(*admitted); ok && a.node == name {
-			free += a.kept
+		if a, ok := held.(*admitted); ok {
+			return ownRoom{a.node, a.kept}
 		}
+	}
+	return ownRoom{}
+}
+
+// room is what Snapshot.room says of the node.
+func (s *state) room(name string, uid types.UID) placement.Room {
+	n := s.nodes[name]
+	if n == nil || n.room == nil {
+		return placement.Room{}
+	}
+	free := n.room.Load()
+	if mine := s.p.ownRoom(uid); mine.node == name {
+		free += mine.milliCPU
 	}
 	return placement.CPU(free)
 }

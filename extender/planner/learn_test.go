@@ -14,6 +14,7 @@ import (
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
 	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/contract"
+	"github.com/tranche-dev/tranche/pkg/gang"
 	"github.com/tranche-dev/tranche/pkg/placement"
 	"github.com/tranche-dev/tranche/pkg/placement/waste"
 	"github.com/tranche-dev/tranche/pkg/units"
@@ -129,6 +130,35 @@ func TestLeastWasteLearnsTheProcessorsOfRunningPods(t *testing.T) {
 			k.Errorf("priorities %v, want the node that has processors for another", got)
 		}
 	}, func(o *Options) { o.Placement = contract.PlacementLeastWaste })
+}
+
+// Ratings are remembered, but not beyond what they are of.
+func TestNodesAreRatedAnewWhenAPodWithoutGPUsTakesProcessors(t *testing.T) {
+	rated := func(before bool) (first, then []int64) {
+		run(t, func(k *kit) {
+			nodes := []string{"a", "b", "c", "d"}
+			for i, cpu := range []string{"4", "8", "16", "32"} {
+				k.coreNode(nodes[i], cpu)
+			}
+			for i := range 20 {
+				k.observe(withCPU(fixture.Pod(fmt.Sprint("p", i), "50"), "4"))
+			}
+			k.after(2 * tablesEvery)
+			if before {
+				first = k.prioritize(withCPU(fixture.Pod("new", "50"), "4"), nodes...)
+				k.gone(fixture.Pod("new", "50"))
+			}
+			k.p.ObserveUsage(k.Context(), &view.Usage{UID: "plain", Node: "d", Needs: gang.Resources{MilliCPU: 28_000, Pods: 1}})
+			k.settled()
+			then = k.prioritize(withCPU(fixture.Pod("new", "50"), "4"), nodes...)
+		}, func(o *Options) { o.Placement = contract.PlacementLeastWaste })
+		return first, then
+	}
+	first, then := rated(true)
+	_, fresh := rated(false)
+	if !slices.Equal(then, fresh) || slices.Equal(first, then) {
+		t.Errorf("priorities were %v and are %v, want %v", first, then, fresh)
+	}
 }
 
 // What a round has kept for a pod is free for that pod.

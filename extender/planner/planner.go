@@ -95,9 +95,8 @@ type Planner struct {
 	// leastWaste is the policy of that name, by what has been learned. Only the
 	// owner writes.
 	leastWaste atomic.Pointer[placement.Policy]
-	// rooms has the free processors of nodes, in thousandths (*atomic.Int64 by
-	// name), for policies to go by. Only the owner writes.
-	rooms sync.Map
+	// ratings remember how well nodes suit pods.
+	ratings *lru.Cache[ratingKey, *ratings]
 
 	// queueGauges are the queues' sums for metrics and State, nil before there are
 	// any.
@@ -134,8 +133,12 @@ func New(opts Options, m *metrics.Metrics, effects Effects) (*Planner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spots: %w", err)
 	}
+	ratings, err := lru.New[ratingKey, *ratings](mostRatings)
+	if err != nil {
+		return nil, fmt.Errorf("ratings: %w", err)
+	}
 	p := &Planner{
-		opts: opts, metrics: m, effects: effects, parsed: parsed, spots: spots,
+		opts: opts, metrics: m, effects: effects, parsed: parsed, spots: spots, ratings: ratings,
 		commands: make(chan command, commandBatch),
 		stopped:  make(chan struct{}),
 	}

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,15 +37,13 @@ func (p *Planner) Prioritize(ctx context.Context, pod *corev1.Pod, nodes []strin
 		return p.prioritizeMember(pod, nodes), nil
 	}
 	snapshot := p.snapshot.Load()
-	query := p.query(v)
 	fits := make([]string, 0, len(nodes))
 	scores := make([]int64, 0, len(nodes))
 	at := make([]int, 0, len(nodes))
-	for i, name := range nodes {
-		if score, reason := query.ScoreIn(snapshot.Ledger.Node(name), p.room(name, v.UID)); reason == "" {
-			fits, scores, at = append(fits, name), append(scores, score), append(at, i)
-		}
-	}
+	known := p.ratingsOf(shapeText(v, v.Request), v.Request, p.policy(v), v.Needs.MilliCPU)
+	known.rate(snapshot, nodes, v.UID, p.ownRoom(v.UID), p.query(v), func(i int, score int64) {
+		fits, scores, at = append(fits, nodes[i]), append(scores, score), append(at, i)
+	})
 	best := placement.Best(fits, scores)
 	if best < 0 {
 		return priorities, nil
@@ -75,17 +74,20 @@ func (p *Planner) Prioritize(ctx context.Context, pod *corev1.Pod, nodes []strin
 func (p *Planner) prioritizeCPUOnly(pod *corev1.Pod, nodes []string) []int64 {
 	priorities := make([]int64, len(nodes))
 	snapshot := p.snapshot.Load()
-	query := placement.New(contract.Request{}, placement.Options{Policy: p.policyNamed(contract.PlacementLeastWaste), MilliCPU: gang.RequestsOf(pod).MilliCPU})
+	milliCPU := gang.RequestsOf(pod).MilliCPU
 	var with []string
 	var scores []int64
 	var at []int
 	best := int64(placement.MaxPriority)
-	for i, name := range nodes {
-		score, reason := query.ScoreIn(snapshot.Ledger.Node(name), p.room(name, pod.UID))
+	known := p.ratingsOf(fmt.Sprint("cpu ", milliCPU), contract.Request{}, p.policyNamed(contract.PlacementLeastWaste), milliCPU)
+	known.rate(snapshot, nodes, pod.UID, p.ownRoom(pod.UID), nil, func(i int, score int64) {
+		with, scores, at = append(with, nodes[i]), append(scores, score), append(at, i)
+	})
+	for i, next := 0, 0; i < len(nodes); i++ {
 		switch {
-		case reason == "":
-			with, scores, at = append(with, name), append(scores, score), append(at, i)
-		case !snapshot.foreign[name]:
+		case next < len(at) && at[next] == i:
+			next++
+		case !snapshot.foreign[nodes[i]]:
 			priorities[i], best = placement.MaxPriority, placement.MaxPriority-1
 		}
 	}

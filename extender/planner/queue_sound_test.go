@@ -107,11 +107,21 @@ func (s *state) unsound() string {
 		if n.view == nil {
 			continue
 		}
-		if free := n.view.Allocatable.Sub(n.used).Sub(n.kept).MilliCPU; s.p.room(name, "") != placement.CPU(free) {
-			return fmt.Sprintf("node %s has %d of its processors free, readers see %v", name, free, s.p.room(name, ""))
+		if _, known := s.p.Snapshot().Ledger.Position(name); !known {
+			continue
+		}
+		if free := n.view.Allocatable.Sub(n.used).Sub(n.kept).MilliCPU; s.shown(name) != placement.CPU(free) {
+			return fmt.Sprintf("node %s has %d of its processors free, readers see %v", name, free, s.shown(name))
 		}
 	}
 	return ""
+}
+
+// shown is what readers see of a node.
+func (s *state) shown(name string) placement.Room {
+	snapshot := s.p.Snapshot()
+	at, _ := snapshot.Ledger.Position(name)
+	return snapshot.room(at, ownRoom{})
 }
 
 // leftover says what the planner still knows of pods when all have gone; empty if

@@ -3,6 +3,7 @@ package planner
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -28,6 +29,9 @@ type state struct {
 	// foreignShared is the copy that readers have.
 	foreign, foreignShared map[string]bool
 	foreignChanged         bool
+	// roomsShared is what readers have of nodes' rooms.
+	roomsShared  []*atomic.Int64
+	roomsChanged bool
 	// broken are nodes whose inventory cannot be read, with the reason.
 	broken map[string]string
 
@@ -318,7 +322,7 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 		}
 		return Decided
 	}
-	plan, reason := s.p.query(pod).PlanIn(s.ledger.Node(node), s.p.room(node, pod.UID))
+	plan, reason := s.p.query(pod).PlanIn(s.ledger.Node(node), s.room(node, pod.UID))
 	if reason != "" {
 		return reason
 	}

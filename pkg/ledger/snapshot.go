@@ -19,8 +19,10 @@ type Snapshot struct {
 	// chunks hold the nodes by name, chunkSize to a chunk, so that a change of
 	// one node copies one chunk and the list of chunks.
 	chunks []*[chunkSize]*NodeView
-	// at is the position of each node; shared until nodes come or go.
+	// at is the position of each node; shared until nodes come or go, which they did
+	// last at the version set.
 	at     map[string]int
+	set    uint64
 	totals Totals
 }
 
@@ -65,8 +67,9 @@ func (l *Ledger) Snapshot() *Snapshot {
 	s := &Snapshot{version: l.version, totals: l.last.totals}
 	if l.setChanged {
 		s.build(l.nodes)
+		s.set = l.version
 	} else {
-		s.at = l.last.at
+		s.at, s.set = l.last.at, l.last.set
 		s.chunks = slices.Clone(l.last.chunks)
 		copied := make(map[int]bool, len(l.changed))
 		for name, n := range l.changed {
@@ -123,7 +126,23 @@ func (s *Snapshot) Node(name string) *NodeView {
 	if !ok {
 		return nil
 	}
-	return s.chunks[at/chunkSize][at%chunkSize]
+	return s.At(at)
+}
+
+// Set tells apart which nodes there are: snapshots with the same have the same
+// nodes, at the same positions.
+func (s *Snapshot) Set() uint64 { return s.set }
+
+// Position is where a node is among all by name, from 0 to below Len; false if it
+// is not known. Who looks at many nodes again and again remembers things by it.
+func (s *Snapshot) Position(name string) (int, bool) {
+	at, ok := s.at[name]
+	return at, ok
+}
+
+// At returns the view of the node at a position.
+func (s *Snapshot) At(position int) *NodeView {
+	return s.chunks[position/chunkSize][position%chunkSize]
 }
 
 // Nodes yields all nodes in the order of their names.

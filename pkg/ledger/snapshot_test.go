@@ -42,6 +42,42 @@ func TestSnapshotSharesWhatDidNotChange(t *testing.T) {
 	}
 }
 
+func TestPositionsHoldAsLongAsTheNodesAreTheSame(t *testing.T) {
+	l := ledger.New()
+	for i := range 150 {
+		l.SetNode(fmt.Sprintf("n%03d", i), inventory("A"))
+	}
+	first := l.Snapshot()
+	check := func(s *ledger.Snapshot) {
+		t.Helper()
+		position := 0
+		for n := range s.Nodes() {
+			if at, ok := s.Position(n.Name()); !ok || at != position || s.At(at) != n {
+				t.Errorf("node %s is at %d, %v; want %d", n.Name(), at, ok, position)
+			}
+			position++
+		}
+		if _, ok := s.Position("stranger"); ok {
+			t.Error("a node that is not known has a position")
+		}
+	}
+	check(first)
+	l.Allocate(claim("a", "n100", charges{"A": 10}))
+	second := l.Snapshot()
+	if check(second); second.Set() != first.Set() {
+		t.Error("a charge makes it another set of nodes")
+	}
+	l.RemoveNode("n000")
+	third := l.Snapshot()
+	if check(third); third.Set() == second.Set() {
+		t.Error("the set of nodes is the same without one of them")
+	}
+	l.SetNode("n000", inventory("A"))
+	if fourth := l.Snapshot(); fourth.Set() == third.Set() || fourth.Set() == second.Set() {
+		t.Error("the set of nodes is an earlier one")
+	}
+}
+
 // The race detector is the judge: readers use snapshots while the owner of the
 // ledger goes on.
 func TestSnapshotsAreReadWhileTheLedgerChanges(t *testing.T) {
