@@ -74,7 +74,7 @@ property: ## Compare Filter, Prioritize and rounds with simple oracles in a mill
 	go test -count=1 -v -timeout 3h -run '^TestFitFindsAPlacementIfAndOnlyIfThereIsOne$$' ./pkg/placement -rapid.checks=$(CASES)
 
 .PHONY: bench
-bench: packages ## Measure on a real control plane, then microbench [BENCH SIM_NODES SIM_GPUS ROUNDS QUEUES PENDING ADMIT RECLAIM_NODES SCALE PROFILE, see docs/performance.md]
+bench: packages ## Measure on a real control plane, then microbench [BENCH SIM_NODES SIM_GPUS SCHEDULER_QPS ROUNDS QUEUES PENDING ADMIT RECLAIM_NODES SCALE PROFILE, see docs/performance.md]
 	go run ./tests/bench
 	$(MAKE) --no-print-directory microbench
 

@@ -119,7 +119,7 @@ func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
 	o.cluster.RealNode = false
 	// The stock scheduler binds by itself: it is not to be the yardstick for how
 	// few calls it may make.
-	o.cluster.SchedulerQPS = 1000
+	o.cluster.SchedulerQPS = float32(number("SCHEDULER_QPS", 1000, 0))
 	o.cluster.Out = os.Stderr
 	return o, errors.Join(errs...)
 }
