@@ -73,6 +73,7 @@ func (s *state) forgetNode(name string) {
 	s.roomsChanged = true
 	if n.used.Equal(gang.Resources{}) && n.kept.Equal(gang.Resources{}) {
 		delete(s.nodes, name)
+		delete(s.moved, name)
 	}
 }
 

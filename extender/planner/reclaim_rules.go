@@ -77,11 +77,12 @@ func (r *round) rulesFor(w *want, now time.Time) *rules {
 // as soon as the first of them has.
 func (r *rules) spareYoung(now time.Time) {
 	if r.young != nil {
-		if soon := now.Add(time.Second); r.ripe.Before(r.w.next) && soon.Before(r.w.next) {
-			r.w.next = soon
-			if r.ripe.After(soon) {
-				r.w.next = r.ripe
-			}
+		next := r.ripe
+		if soon := now.Add(time.Second); next.Before(soon) {
+			next = soon
+		}
+		if next.Before(r.w.next) {
+			r.w.next = next
 		}
 		r.w.spare(r.s, fmt.Sprintf("pods of queue %s run for at least %s, by its spec.reclaim.minRuntime; the first may go at %s",
 			r.young.Queue, r.s.queues[r.young.Queue].view.MinRuntime, clockTime(r.ripe)), r.ripe.Add(time.Minute))
