@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/tranche-dev/tranche/pkg/placement"
+	trace "github.com/tranche-dev/tranche/tests/openb"
 )
 
 // ending is a pod that runs until then.
@@ -89,7 +90,6 @@ func turnover(c *Cluster, pods []Pod, load float64, seed int64, choose Chooser) 
 // The published comparison has no departures. Where pods come and go, no other
 // policy is to use more of the GPUs either, on average over the workloads.
 func TestLeastWasteUsesMostWherePodsComeAndGo(t *testing.T) {
-	workloads := []string{"default", "gpushare60", "multigpu30", "gpuspec20", "cpu100"}
 	policies := []struct {
 		name    string
 		chooser func(*Cluster, []Pod) Chooser
@@ -103,15 +103,15 @@ func TestLeastWasteUsesMostWherePodsComeAndGo(t *testing.T) {
 		means := make([]float64, len(policies))
 		var mu sync.Mutex
 		var running sync.WaitGroup
-		for _, workload := range workloads {
-			c, pods := openb(t, workload)
+		for _, w := range trace.FGD {
+			c, pods := openb(t, w.Workload)
 			for i, p := range policies {
 				running.Go(func() {
 					used := turnover(c, pods, load, 47, p.chooser(c, pods))
-					t.Logf("%s, pods ask for %.0f %%: %s %.2f %%", workload, 100*load, p.name, used)
+					t.Logf("%s, pods ask for %.0f %%: %s %.2f %%", w.Workload, 100*load, p.name, used)
 					mu.Lock()
 					defer mu.Unlock()
-					means[i] += used / float64(len(workloads))
+					means[i] += used / float64(len(trace.FGD))
 				})
 			}
 		}

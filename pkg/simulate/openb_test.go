@@ -1,14 +1,15 @@
 package simulate
 
 import (
+	"errors"
 	"math"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/tranche-dev/tranche/pkg/placement"
 	"github.com/tranche-dev/tranche/pkg/placement/waste"
+	trace "github.com/tranche-dev/tranche/tests/openb"
 )
 
 // perGPU is the grain that Tranche ships with.
@@ -18,19 +19,14 @@ const perGPU = 100
 // this repository: TRANCHE_OPENB names the folder with its CSV files.
 func openb(t *testing.T, workload string) (*Cluster, []Pod) {
 	t.Helper()
-	dir := os.Getenv("TRANCHE_OPENB")
-	if dir == "" {
-		t.Skip("set TRANCHE_OPENB to the folder with the CSV files of Alibaba's cluster-trace-gpu-v2023 (docs/how-to/simulate.md says where they are)")
+	nodes, pods, err := trace.Open(os.Getenv(trace.Variable), workload)
+	if errors.Is(err, trace.ErrNoFolder) {
+		t.Skip(err)
 	}
-	nodes, err := os.Open(filepath.Join(dir, "openb_node_list_gpu_node.csv"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nodes.Close()
-	pods, err := os.Open(filepath.Join(dir, "openb_pod_list_"+workload+".csv"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer pods.Close()
 	c := &Cluster{PerGPU: perGPU}
 	if c.Nodes, err = ReadNodesCSV(nodes, perGPU); err != nil {
@@ -141,38 +137,28 @@ func TestReplayAgreesWithTheAuthorsFigures(t *testing.T) {
 // FGD's figures are its means of the same seeds, with the shapes known to it
 // beforehand; least-waste has to learn them.
 func TestLeastWasteFillsMoreThanFGD(t *testing.T) {
-	cases := []struct {
-		workload       string
-		fgd100, fgd130 float64
-	}{
-		{"default", 95.17, 95.34},
-		{"gpushare60", 91.21, 91.36},
-		{"multigpu30", 96.36, 96.47},
-		{"gpuspec20", 94.68, 94.85},
-		{"cpu100", 95.16, 95.31},
-	}
 	var gain100, gain130 float64
 	replayed := 0
-	for _, tc := range cases {
-		t.Run(tc.workload, func(t *testing.T) {
-			at100, at130 := mean(t, tc.workload, 47, leastWaste)
+	for _, fgd := range trace.FGD {
+		t.Run(fgd.Workload, func(t *testing.T) {
+			at100, at130 := mean(t, fgd.Workload, 47, leastWaste)
 			t.Logf("%.2f at 100 %%, %.2f at 130 %%", at100, at130)
-			if at100 < tc.fgd100 || at130 < tc.fgd130 {
-				t.Errorf("allocated %.2f %% at 100 and %.2f %% at 130, less than FGD's %.2f and %.2f", at100, at130, tc.fgd100, tc.fgd130)
+			if at100 < fgd.At100 || at130 < fgd.At130 {
+				t.Errorf("allocated %.2f %% at 100 and %.2f %% at 130, less than FGD's %.2f and %.2f", at100, at130, fgd.At100, fgd.At130)
 			}
-			if tc.workload == "default" && at130 < 95.8 {
+			if fgd.Workload == "default" && at130 < 95.8 {
 				t.Errorf("allocated %.2f %% at 130, want 95.8", at130)
 			}
-			gain100 += (at100 - tc.fgd100) / float64(len(cases))
-			gain130 += (at130 - tc.fgd130) / float64(len(cases))
+			gain100 += (at100 - fgd.At100) / float64(len(trace.FGD))
+			gain130 += (at130 - fgd.At130) / float64(len(trace.FGD))
 			replayed++
 		})
 	}
-	if replayed < len(cases) {
+	if replayed < len(trace.FGD) {
 		return // the parts have said why
 	}
 	t.Logf("gain %.2f at 100 %%, %.2f at 130 %%", gain100, gain130)
-	if gain100 < 0.8 || gain130 < 0.7 {
-		t.Errorf("mean gain over FGD %.2f at 100 %% and %.2f at 130 %%, want 0.8 and 0.7", gain100, gain130)
+	if gain100 < trace.Gain100 || gain130 < trace.Gain130 {
+		t.Errorf("mean gain over FGD %.2f at 100 %% and %.2f at 130 %%, want %v and %v", gain100, gain130, trace.Gain100, trace.Gain130)
 	}
 }

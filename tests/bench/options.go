@@ -12,10 +12,8 @@ import (
 
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/tests/cluster"
+	"github.com/tranche-dev/tranche/tests/openb"
 )
-
-// openbFolder is the variable that names the folder with the public trace.
-const openbFolder = "TRANCHE_OPENB"
 
 // eventRate is how many events a second the extender may write in the parts queues
 // and trace. At its default, twenty thousand pods would be told for minutes.
@@ -85,7 +83,7 @@ func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
 			errs = append(errs, fmt.Errorf("SCALE: %d pods on each of %d nodes; at most %d fit on each, %d nodes aside", s.each, s.nodes, most, spares))
 		}
 	}
-	o.openb = value(openbFolder, "")
+	o.openb = value(openb.Variable, "")
 	usual := "gangs,throughput,queues,reclaim,scale"
 	if o.openb != "" {
 		usual += ",packing"
@@ -95,7 +93,7 @@ func optionsFromEnv(lookup func(string) (string, bool)) (*options, error) {
 			errs = append(errs, fmt.Errorf("BENCH names %q; write some of gangs, throughput, queues, reclaim, packing, scale and trace", name))
 		}
 		if o.openb == "" && (name == "packing" || name == "trace") {
-			errs = append(errs, fmt.Errorf("BENCH names %s, which needs the public trace: set %s to the folder with the CSV files of Alibaba's cluster-trace-gpu-v2023 (docs/how-to/simulate.md says where they are)", name, openbFolder))
+			errs = append(errs, fmt.Errorf("BENCH names %s, which needs the public trace: %w", name, openb.ErrNoFolder))
 		}
 		o.parts[name] = true
 	}
