@@ -90,9 +90,13 @@ func (s *state) reserve(t Target, pod *view.Pod, now time.Time) reserved {
 	case pod.UID != t.UID || pod.Namespace != t.Namespace || pod.Name != t.Name:
 		return refuse(ErrWrongPod)
 	}
+	if old := s.overtaken(t.UID); old != "" {
+		return refuse(&RefusedError{old})
+	}
 	if pod.Member != nil && s.p.opts.Gangs {
 		m := s.members[t.UID]
 		if m == nil {
+			s.hear(pod, now)
 			s.observeMember(pod, now) // the watch is behind
 			return refuse(&RefusedError{GangWaits})
 		}
@@ -174,6 +178,7 @@ func (p *Planner) Bound(ctx context.Context, t Target) {
 		// back; if the watch told of the Binding, it is confirmed.
 		if r, ok := s.ledger.Get(t.UID); ok && len(r.Plan.Containers) > 0 {
 			s.unconfirmed[t.UID] = now.Add(confirmWithin)
+			delete(s.unwatched, t.UID)
 		}
 		if e := s.pending[t.UID]; e == nil || e.kept == nil || s.usage[t.UID] != nil {
 			s.unpend(t.UID, now)
@@ -209,12 +214,19 @@ func (p *Planner) Truth(ctx context.Context, uid types.UID, pod *view.Pod) {
 	p.conclude(ctx, func(s *state, now time.Time) {
 		delete(s.binding, uid)
 		delete(s.unconfirmed, uid)
+		_, departed := s.departed[uid]
+		_, unwatched := s.unwatched[uid]
 		switch {
+		case departed: // all of it has been settled
 		case pod == nil || pod.UID != uid:
+			s.forgetMember(uid, now)
 			s.forget(uid, now)
 		case pod.Node != "":
 			s.observe(klog.FromContext(ctx), pod, now)
 		default:
+			if unwatched {
+				s.observe(klog.FromContext(ctx), pod, now)
+			}
 			s.p.decided.Delete(uid)
 			s.ledger.Rollback(uid, now.Add(s.p.opts.HoldTimeout))
 			s.stirGang(uid)

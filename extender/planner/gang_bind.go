@@ -84,7 +84,10 @@ func (p *Planner) filterMember(ctx context.Context, v *view.Pod, nodes []string)
 func (s *state) askedFor(v *view.Pod, notOffered bool, node any, now time.Time) {
 	m := s.members[v.UID]
 	if m == nil {
-		s.observeMember(v, now) // the watch is behind
+		if s.overtaken(v.UID) == "" {
+			s.hear(v, now)
+			s.observeMember(v, now) // the watch is behind
+		}
 		return
 	}
 	if g := m.gang; m.place == nil && g.why != nil && g.why.word == v1alpha1.ReasonSchedulerRefuses && !g.notBefore.IsZero() && len(m.avoid) < mostAvoided {

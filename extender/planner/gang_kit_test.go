@@ -141,6 +141,7 @@ func (w *world) remove(pods ...*corev1.Pod) {
 			}
 			w.p.ForgetUsage(w.Context(), pod.UID)
 			w.gone(last)
+			w.filter(last, w.nodes...) // the scheduler hears of it last
 		}
 	}
 }

@@ -15,7 +15,11 @@ import (
 // Observe tells of a pod as the API server shows it. It does not wait for the
 // effect; calls of one goroutine take effect in order.
 func (p *Planner) Observe(ctx context.Context, pod *view.Pod) {
-	p.event(ctx, func(log logr.Logger, s *state, now time.Time) { s.observe(log, pod, now) })
+	p.event(ctx, func(log logr.Logger, s *state, now time.Time) {
+		delete(s.unwatched, pod.UID)
+		delete(s.departed, pod.UID)
+		s.observe(log, pod, now)
+	})
 }
 
 // Forget tells that a pod is gone from the API server; last is the last that
@@ -97,10 +101,9 @@ func (s *state) charge(log logr.Logger, pod *view.Pod, now time.Time) {
 	case pod.Node == "":
 		// Never a reason to release anything: the news may be older than our
 		// own Binding.
-		e := s.touch(pod, now)
+		e := s.touch(pod)
 		s.heardOf(e, pod, now)
 		e.show(pod)
-		e.watched = true
 		if pod.Deleting && e.waiting {
 			e.waiting = false
 			s.waitingChanged = true
@@ -122,6 +125,7 @@ func (s *state) charge(log logr.Logger, pod *view.Pod, now time.Time) {
 // was deleted by force: its kubelet learns of it only now, and gives the
 // containers their grace period with the GPUs in their hands.
 func (s *state) gone(log logr.Logger, last *view.Pod, now time.Time) {
+	s.depart(last.UID, now)
 	m := s.members[last.UID]
 	s.forgetMember(last.UID, now)
 	r, ok := s.ledger.Get(last.UID)
@@ -159,6 +163,7 @@ func (s *state) settleLingering(now time.Time) {
 
 // forget ends everything about a pod.
 func (s *state) forget(uid types.UID, now time.Time) {
+	s.depart(uid, now)
 	delete(s.lingering, uid)
 	delete(s.learned, uid)
 	s.release(uid, now)
@@ -272,18 +277,15 @@ func (s *state) sweep(now time.Time) {
 			s.p.effects.Verify(r.Pod)
 		}
 	}
-	// 2. Pods that only Filter told of, and reasons that nobody reads any more.
-	for uid, e := range s.pending {
+	s.verifyUnwatched(now)
+	// 2. Reasons that nobody reads any more.
+	for _, e := range s.pending {
 		switch {
 		case !e.waiting: // it has a place, if only the scheduler's
 		case e.why != nil:
 			s.tellPod(e, e.why, now)
 		default:
 			s.report(e, now)
-		}
-		if !e.watched && now.Sub(e.touched) > forgetAfter {
-			s.unpend(uid, now)
-			s.uncount(uid)
 		}
 	}
 	for _, m := range s.members {
@@ -315,7 +317,3 @@ func (s *state) sweep(now time.Time) {
 		return true
 	})
 }
-
-// forgetAfter is how long a pod that the watch never showed is remembered; the
-// scheduler asks again within minutes for whatever exists.
-const forgetAfter = 10 * time.Minute

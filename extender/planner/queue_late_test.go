@@ -17,7 +17,7 @@ func TestPodThatOnlyTheSchedulerKnowsHeedsItsLimit(t *testing.T) {
 		w.wantRunning("a", 2)
 
 		late := fixture.Identify(open(queued("a", "late", "100")))
-		w.filter(late, "n0")
+		w.filter(late, "a")
 		w.goOn(time.Second) // rounds go by before the watch tells
 		w.create(late)
 		w.goOn(2 * time.Second)

@@ -130,7 +130,7 @@ func (s *state) leftover() string {
 	count := map[string]int{
 		"claims": s.ledger.Len(), "demand": int(s.tree.Total().Demand.Get(queue.GPU)), "reservations": len(s.reservations),
 		"counted": len(s.counted), "pending": len(s.pending), "wanting": len(s.wanting), "leaving": len(s.leaving), "vacant": len(s.vacant),
-		"preemptors": len(s.preemptors), "woken": len(s.woken), "untold": len(s.untold),
+		"preemptors": len(s.preemptors), "woken": len(s.woken), "untold": len(s.untold), "unwatched": len(s.unwatched), "members": len(s.members),
 	}
 	for _, n := range s.nodes {
 		if !n.kept.Equal(gang.Resources{}) {

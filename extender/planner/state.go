@@ -42,6 +42,10 @@ type state struct {
 	// unconfirmed are pods whose Binding the API server accepted and of which
 	// the watch has not told yet, with the time to ask if it never does.
 	unconfirmed map[types.UID]time.Time
+	// unwatched are pods of which only calls have told, departed those that have
+	// ended or are gone, and since when; see hearsay.go.
+	unwatched map[types.UID]doubt
+	departed  map[types.UID]time.Time
 	// lingering are pods that were deleted by force, with the time until which
 	// their containers may run.
 	lingering map[types.UID]time.Time
@@ -170,10 +174,6 @@ type pending struct {
 	pod *view.Pod
 	// shape is equal for pods that fit in the same places.
 	shape string
-	// watched says that the informer told of it and so will tell of its end.
-	// Others are forgotten some time after touched.
-	watched bool
-	touched time.Time
 
 	// waiting says that the pod was refused everywhere, for reason, since.
 	waiting bool
@@ -226,7 +226,7 @@ func newState(p *Planner) *state {
 	s := &state{
 		p: p, ledger: ledger.New(),
 		foreign: map[string]bool{}, broken: map[string]string{},
-		pending: map[types.UID]*pending{}, binding: map[types.UID]string{}, unconfirmed: map[types.UID]time.Time{}, lingering: map[types.UID]time.Time{},
+		pending: map[types.UID]*pending{}, binding: map[types.UID]string{}, unconfirmed: map[types.UID]time.Time{}, unwatched: map[types.UID]doubt{}, departed: map[types.UID]time.Time{}, lingering: map[types.UID]time.Time{},
 		unplanned: map[string]map[types.UID]*unplanned{}, unplannedOn: map[types.UID]string{}, swaps: map[string]*swap{},
 		preemptors: map[types.UID]*preemptor{},
 		gangs:      map[GangKey]*gangState{}, members: map[types.UID]*member{}, vacant: map[types.UID]bool{},
@@ -322,6 +322,10 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 		}
 		return Decided
 	}
+	if old := s.overtaken(pod.UID); old != "" {
+		return old
+	}
+	s.hear(pod, now)
 	plan, reason := s.p.query(pod).PlanIn(s.ledger.Node(node), s.room(node, pod.UID))
 	if reason != "" {
 		return reason
@@ -339,7 +343,7 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 	if held {
 		s.moveFrom(before, now)
 	}
-	e := s.touch(pod, now)
+	e := s.touch(pod)
 	if e.kept != nil && e.kept.node != node {
 		s.keepFor(e, node, pod.Needs)
 	}
@@ -373,14 +377,13 @@ func (s *state) release(uid types.UID, now time.Time) {
 }
 
 // touch returns the entry of a pod that somebody spoke of.
-func (s *state) touch(pod *view.Pod, now time.Time) *pending {
+func (s *state) touch(pod *view.Pod) *pending {
 	e := s.pending[pod.UID]
 	if e == nil {
 		e = &pending{}
 		s.pending[pod.UID] = e
 		e.show(pod)
 	}
-	e.touched = now
 	return e
 }
 

@@ -26,6 +26,10 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 	if reason == Deleting {
 		return // nothing to wait for
 	}
+	if s.overtaken(pod.UID) != "" {
+		return
+	}
+	s.hear(pod, now)
 	elsewhere := false
 	if e := s.pending[pod.UID]; e != nil {
 		s.offeredAgain(e, offered, now)
@@ -37,7 +41,7 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 		}
 		reason = NotOffered // it was to be there and nowhere else
 	}
-	e := s.touch(pod, now)
+	e := s.touch(pod)
 	e.show(pod)
 	if s.counted[pod.UID] == nil {
 		s.count(pod) // the watch is behind: of no queue it would heed no limit

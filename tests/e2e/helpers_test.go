@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -28,8 +29,24 @@ const pollEvery = 200 * time.Millisecond
 // complaint.
 func eventually(t *testing.T, what string, check func(ctx context.Context) error) {
 	t.Helper()
+	if err := poll(t.Context(), check); err != nil {
+		t.Fatalf("%s: not within %s: %v", what, settle, err)
+	}
+}
+
+// afterwards is eventually for what comes after the test's context.
+func afterwards(t *testing.T, what string, check func(ctx context.Context) error) {
+	t.Helper()
+	if err := poll(context.WithoutCancel(t.Context()), check); err != nil {
+		t.Errorf("%s: not within %s: %v", what, settle, err)
+	}
+}
+
+// poll waits until check has no complaint, and returns the last one if it always
+// has.
+func poll(ctx context.Context, check func(ctx context.Context) error) error {
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), pollEvery, settle, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, pollEvery, settle, true, func(ctx context.Context) (bool, error) {
 		err := check(ctx)
 		if ctx.Err() == nil || last == nil {
 			last = err // the complaint that the time ran out would say nothing
@@ -37,8 +54,9 @@ func eventually(t *testing.T, what string, check func(ctx context.Context) error
 		return err == nil, nil
 	})
 	if err != nil {
-		t.Fatalf("%s: not within %s: %v", what, settle, last)
+		return cmp.Or(last, err)
 	}
+	return nil
 }
 
 // steadily fails the test if check complains at any time during a short while.
