@@ -26,6 +26,23 @@
 // that now fit are woken, by priority and age and no more than fit: the scheduler
 // may have seen the cause before we did and been refused.
 //
+// What is where:
+//
+//   - planner, state, snapshot, effects: the goroutine, what it owns, what readers
+//     see, and what it asks for.
+//   - observe, hearsay, truth, unplanned: what the watch, the scheduler's calls and
+//     the kubelets tell.
+//   - filter, prioritize (ratings, learn), bind, preempt (veto): the scheduler's
+//     calls. reason has the sentences of refusals.
+//   - waiting, wake, preemptor, elsewhere: pods that were refused or nominated.
+//   - gang*: gangs, from their members (gang_observe) to their plans (gang_plan).
+//   - queue*, gates, line, lane: what queues have, and who waits in them.
+//   - gang_round, serve, single, board, spot, journal: rounds, which serve gangs and
+//     pods behind the gate, and what is kept from one to the next.
+//   - want, reclaim*, reservation, effort, standby, drain: room that is made, and to
+//     whom it is kept.
+//   - dump: what an operator may look at.
+//
 // The planner makes no API call and no log line of its own except one per
 // decision; what it wants done it asks of its Effects.
 package planner

@@ -2,7 +2,6 @@ package planner
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -10,8 +9,6 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/tranche-dev/tranche/extender/view"
-	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
 	"github.com/tranche-dev/tranche/pkg/gang"
 	"github.com/tranche-dev/tranche/pkg/ledger"
 	"github.com/tranche-dev/tranche/pkg/queue"
@@ -259,84 +256,6 @@ func (w *want) later(now time.Time) {
 	w.next = now.Add(min(time.Second<<min(w.failures-1, 6), most)).Truncate(time.Second)
 }
 
-// begin asks the victims to go and puts by what they leave.
-func (s *state) begin(log logr.Logger, w *want, result *reclaim.Result, now time.Time) {
-	var evictions []Eviction
-	grace := time.Duration(0)
-	reserved := s.putBy(w, result.Places, now, now)
-	for _, u := range result.Victims {
-		event, message := eventReclaimed, fmt.Sprintf("Evicted from queue %s, which uses more than its fair share, for %s of queue %s, which is entitled to what it had.", u.Queue, w.text(), w.queue)
-		if u.Queue == w.queue {
-			event, message = eventPreempted, fmt.Sprintf("Evicted for %s of the same queue %s, which has a higher priority (%d, against %d).", w.text(), w.queue, w.priority, u.Priority)
-		}
-		for _, p := range u.Pods {
-			c := s.counted[p.UID]
-			if c == nil {
-				continue
-			}
-			told := message + " " + afterwards(c.pod)
-			charged, _ := s.tree.Charged(p.UID)
-			reserved.victims[p.UID] = &victim{pod: ref(c.pod), asked: now, charge: charged.Amounts}
-			grace = max(grace, min(c.pod.Grace, mostGrace))
-			s.expelled[p.UID] = true
-			evictions = append(evictions, Eviction{ref(c.pod), event, told})
-		}
-	}
-	reserved.until = now.Add(grace + goneWithin)
-	if len(evictions) > 0 {
-		s.made(w, now)
-		s.p.effects.EvictTogether(evictions)
-	}
-	s.p.metrics.Reclaims.WithLabelValues(w.queue).Inc()
-	w.explain(s, len(reserved.victims))
-	if q := s.queues[w.queue]; q != nil {
-		q.fresh = true // those behind it may have room made as well
-	}
-	log.Info("Room is made", "for", w.text(), "queue", w.queue, "victims", len(reserved.victims))
-	s.topUp(now)
-}
-
-// afterwards says what becomes of an evicted pod.
-func afterwards(pod *view.Pod) string {
-	switch pod.Controller {
-	case "":
-		return "It has no controller, so nobody makes it anew."
-	case "Job":
-		return "Unless its Job gives up, a new pod takes its place and waits in the queue: let spec.podFailurePolicy of the Job ignore the condition DisruptionTarget, else evictions count against its backoffLimit."
-	default:
-		return "Its " + pod.Controller + " makes it anew, and it waits in its queue again."
-	}
-}
-
-// text names it.
-func (w *want) text() string {
-	if w.pod != nil {
-		return fmt.Sprintf("pod %s/%s", w.namespace, w.name)
-	}
-	return fmt.Sprintf("gang %s/%s", w.namespace, w.name)
-}
-
-// explain says what it waits for now.
-func (w *want) explain(s *state, victims int) {
-	why := &reason{v1alpha1.ReasonReclaiming, fmt.Sprintf("%s in the way of what it asks for in queue %s; what they leave is kept for it", stand(victims), w.queue), 0}
-	if victims == 0 {
-		why.message = fmt.Sprintf("pods that are on their way out leave enough for what it asks for in queue %s, which is kept for it", w.queue)
-	}
-	if w.pod != nil {
-		s.tellPod(w.pod, why, s.p.opts.Clock.Now())
-		return
-	}
-	w.gang.wait(why)
-	w.gang.dirty = true
-}
-
-func stand(victims int) string {
-	if victims == 1 {
-		return "1 pod has been asked to go that stands"
-	}
-	return fmt.Sprintf("%d pods have been asked to go that stand", victims)
-}
-
 // asIfSettled are the nodes as they will be when everybody who is on the way out
 // has gone and all other reservations have what they are for.
 func (r *round) asIfSettled(w *want) []*gang.Node {
@@ -400,134 +319,5 @@ func (w *want) needs(i int) gang.Resources {
 		return w.members[i].pod.Needs
 	default:
 		return gang.Resources{}
-	}
-}
-
-// unitsFor lists who might go for a claimant: what runs in queues that have more
-// than their share, and what has a lower priority in its own.
-func (s *state) unitsFor(rules *rules, now time.Time) []*reclaim.Unit {
-	var list []*reclaim.Unit
-	for uid, c := range s.counted {
-		if c.pod.Node == "" || c.pod.Deleting || c.pod.Ended || !rules.from[c.queue] || s.members[uid] != nil && s.p.opts.Gangs {
-			continue
-		}
-		if u := s.unitOf(string(uid), c.queue, []types.UID{uid}, now); u != nil {
-			list = append(list, u)
-		}
-	}
-	if s.p.opts.Gangs {
-		for _, g := range s.gangs {
-			list = append(list, s.gangUnits(g, rules, now)...)
-		}
-	}
-	slices.SortFunc(list, func(a, b *reclaim.Unit) int { return cmp.Compare(a.ID, b.ID) })
-	return list
-}
-
-// gangUnits are the members that a gang can spare, each, and the gang. Of a gang
-// that is not whole nobody is taken: it is being repaired, or taken back anyway.
-func (s *state) gangUnits(g *gangState, rules *rules, now time.Time) []*reclaim.Unit {
-	if !g.started || len(g.members) == 0 {
-		return nil
-	}
-	t := s.stand(g)
-	var bound []*member
-	for _, m := range t.live {
-		if m.pod.Node != "" {
-			bound = append(bound, m)
-		}
-	}
-	if len(bound) == 0 || t.bound < t.minCount || !rules.from[s.queueName(bound[0].pod.UID)] {
-		return nil
-	}
-	name := s.queueName(bound[0].pod.UID)
-	slices.SortFunc(bound, func(a, b *member) int { return older(a.pod, b.pod) })
-	id := g.id()
-	all := make([]types.UID, 0, len(bound))
-	for _, m := range bound {
-		all = append(all, m.pod.UID)
-	}
-	var list []*reclaim.Unit
-	if whole := s.unitOf(id, name, all, now); whole != nil {
-		list = append(list, whole)
-	}
-	for _, m := range bound[min(len(bound), max(t.minCount-t.succeeded, 0)):] {
-		if u := s.unitOf(string(m.pod.UID), name, []types.UID{m.pod.UID}, now); u != nil {
-			rules.part[u] = id
-			list = append(list, u)
-		}
-	}
-	return list
-}
-
-// goes says whether a pod has been asked to go for somebody already.
-func (s *state) goes(uid types.UID) bool {
-	for _, r := range s.reservations {
-		if r.victims[uid] != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// unitOf makes a unit of pods of a queue, nil if one of them must stay.
-func (s *state) unitOf(id, name string, uids []types.UID, now time.Time) *reclaim.Unit {
-	u := &reclaim.Unit{ID: id, Queue: name}
-	var charge queue.Amounts
-	for _, uid := range uids {
-		c := s.counted[uid]
-		if c == nil || s.isStubborn(uid, now) || s.goes(uid) {
-			return nil
-		}
-		has, ok := s.tree.Charged(uid)
-		if !ok || has.State != queue.Allocated {
-			return nil
-		}
-		charge = charge.Add(has.Amounts)
-		u.Priority = max(u.Priority, c.pod.Priority)
-		if c.pod.Started.After(u.Started) {
-			u.Started = c.pod.Started
-		}
-		pod := reclaim.Pod{UID: uid, Node: c.pod.Node}
-		if usage := s.usage[uid]; usage != nil {
-			pod.Needs = usage.Needs
-		}
-		u.Pods = append(u.Pods, pod)
-	}
-	u.Charge = charge
-	return u
-}
-
-// anyoneWent says whether victims of a reservation have gone or are about to.
-func (s *state) anyoneWent(r *reservation) bool {
-	if !r.credit.IsZero() {
-		return true
-	}
-	for uid := range r.victims {
-		if c := s.counted[uid]; c == nil || c.pod.Deleting {
-			return true
-		}
-	}
-	return false
-}
-
-// evictionRefused leaves pods alone that a disruption budget keeps: others must
-// do.
-func (s *state) evictionRefused(why string, uids []types.UID, now time.Time) {
-	for _, uid := range uids {
-		s.leaveAlone(uid, now)
-	}
-	for _, id := range slices.Sorted(maps.Keys(s.reservations)) {
-		r := s.reservations[id]
-		if !slices.ContainsFunc(uids, func(uid types.UID) bool { return r.victims[uid] != nil }) {
-			continue
-		}
-		if !s.anyoneWent(r) {
-			s.unmade(r.want)
-		}
-		s.endReservation(id, now)
-		r.want.next = now
-		r.want.keep(s, why, uids)
-		r.want.stir(s)
 	}
 }
