@@ -69,8 +69,9 @@ fuzz: ## Run every fuzz target for FUZZTIME (30s)
 	done
 
 .PHONY: property
-property: ## Compare Filter, Prioritize and rounds with simple oracles in a million random states [SEQUENCES CASES]
+property: ## Compare Filter, Prioritize and rounds with simple oracles in a million random states, and play events in disorder [SEQUENCES CASES]
 	go test -count=1 -v -timeout 3h -run '^TestFilterPrioritizeAndRoundsAreARecount$$' ./extender/planner -rapid.checks=$(SEQUENCES)
+	go test -count=1 -v -timeout 3h -run '^TestDisorder$$' ./extender/planner -disorder.seeds=$(SEQUENCES)
 	go test -count=1 -v -timeout 3h -run '^TestFitFindsAPlacementIfAndOnlyIfThereIsOne$$' ./pkg/placement -rapid.checks=$(CASES)
 
 .PHONY: bench

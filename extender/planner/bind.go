@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -95,9 +97,14 @@ func (s *state) reserve(t Target, pod *view.Pod, now time.Time) reserved {
 	}
 	if pod.Member != nil && s.p.opts.Gangs {
 		m := s.members[t.UID]
+		if m == nil && s.pending[t.UID] != nil {
+			return refuse(&RefusedError{GangWaits})
+		}
 		if m == nil {
 			s.hear(pod, now)
 			s.observeMember(pod, now) // the watch is behind
+			s.count(pod)
+			s.book(pod.UID)
 			return refuse(&RefusedError{GangWaits})
 		}
 		return s.reserveMember(m, t, now)
@@ -174,11 +181,18 @@ const confirmWithin = time.Minute
 func (p *Planner) Bound(ctx context.Context, t Target) {
 	p.conclude(ctx, func(s *state, now time.Time) {
 		delete(s.binding, t.UID)
+		r, ok := s.ledger.Get(t.UID)
+		if ok && r.State == ledger.Held && r.Node == t.Node {
+			// Truth said otherwise, of a pod that was read before.
+			r, _ = s.ledger.Commit(t.UID)
+			s.p.decided.Store(t.UID, t.Node)
+		}
 		// If the pod has ended meanwhile, its charge is gone and must not come
 		// back; if the watch told of the Binding, it is confirmed.
-		if r, ok := s.ledger.Get(t.UID); ok && len(r.Plan.Containers) > 0 {
+		if _, departed := s.departed[t.UID]; ok && len(r.Plan.Containers) > 0 {
 			s.unconfirmed[t.UID] = now.Add(confirmWithin)
-			delete(s.unwatched, t.UID)
+		} else if !ok && !departed {
+			s.p.effects.Verify(ledger.Pod{UID: t.UID, Namespace: t.Namespace, Name: t.Name})
 		}
 		if e := s.pending[t.UID]; e == nil || e.kept == nil || s.usage[t.UID] != nil {
 			s.unpend(t.UID, now)
@@ -194,6 +208,7 @@ func (p *Planner) Abort(ctx context.Context, t Target) {
 		if m := s.members[t.UID]; m != nil && m.place != nil && s.p.opts.Gangs {
 			s.p.decided.Delete(t.UID)
 			if s.ledger.Rollback(t.UID, now.Add(capFactor*s.holdTimeout(m.gang))) {
+				defer s.countAgain(t.UID)
 				s.p.metrics.HoldReleases.WithLabelValues("bind_failed").Inc()
 				s.bindFailed(m, now)
 			}
@@ -202,6 +217,7 @@ func (p *Planner) Abort(ctx context.Context, t Target) {
 		if s.ledger.Rollback(t.UID, now) {
 			s.p.metrics.HoldReleases.WithLabelValues("bind_failed").Inc()
 			s.release(t.UID, now)
+			s.countAgain(t.UID)
 		}
 	})
 }
@@ -212,26 +228,63 @@ func (p *Planner) Abort(ctx context.Context, t Target) {
 // call still arrive, its room is there.
 func (p *Planner) Truth(ctx context.Context, uid types.UID, pod *view.Pod) {
 	p.conclude(ctx, func(s *state, now time.Time) {
+		exists := pod != nil && pod.UID == uid
+		_, accepted := s.unconfirmed[uid]
+		if accepted && exists && pod.Node == "" {
+			return // it was read before its Binding was accepted
+		}
 		delete(s.binding, uid)
 		delete(s.unconfirmed, uid)
 		_, departed := s.departed[uid]
 		_, unwatched := s.unwatched[uid]
 		switch {
 		case departed: // all of it has been settled
-		case pod == nil || pod.UID != uid:
+		case !exists && accepted:
+			s.vanished(klog.FromContext(ctx), uid, now)
+		case !exists:
 			s.forgetMember(uid, now)
 			s.forget(uid, now)
+		case pod.Node != "" && s.knownBound(uid) && !unwatched: // the watch knows more
 		case pod.Node != "":
+			s.hear(pod, now)
 			s.observe(klog.FromContext(ctx), pod, now)
+			if !s.knownBound(uid) {
+				delete(s.unwatched, uid) // nothing is kept of it
+			}
 		default:
 			if unwatched {
 				s.observe(klog.FromContext(ctx), pod, now)
 			}
 			s.p.decided.Delete(uid)
 			s.ledger.Rollback(uid, now.Add(s.p.opts.HoldTimeout))
+			s.countAgain(uid)
 			s.stirGang(uid)
 		}
 	})
+}
+
+// vanished ends a pod that was bound and is gone before the watch could tell of
+// either: nobody knows whether its containers have ended.
+func (s *state) vanished(log logr.Logger, uid types.UID, now time.Time) {
+	grace := corev1.DefaultTerminationGracePeriodSeconds * time.Second
+	if last := s.known(uid, nil); last != nil {
+		grace = last.Grace
+	}
+	s.depart(uid, now)
+	s.forgetMember(uid, now)
+	if r, ok := s.ledger.Get(uid); ok && r.State == ledger.Allocated {
+		s.linger(log, r, grace, now)
+		return
+	}
+	s.forget(uid, now)
+}
+
+// countAgain has a pod counted in the queue that it is for by now.
+func (s *state) countAgain(uid types.UID) {
+	if e := s.pending[uid]; e != nil {
+		s.count(e.pod)
+		s.book(uid)
+	}
 }
 
 // Unknown says that not even reading the pod told what became of the Binding.

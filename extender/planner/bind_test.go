@@ -216,6 +216,8 @@ func TestBindingThatTheWatchNeverShowsIsLookedUp(t *testing.T) {
 			k.Errorf("looked up %v, want p once", got)
 		}
 		k.p.Truth(k.Context(), pod.UID, nil)
+		k.wantCharged("a", 0, 60, 0) // nobody knows whether its containers have ended
+		k.after(time.Minute)
 		k.wantCharged("a", 0, 0, 0)
 	})
 }

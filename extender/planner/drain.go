@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/tranche-dev/tranche/pkg/api/v1alpha1"
+	"github.com/tranche-dev/tranche/pkg/ledger"
 )
 
 // drainEvery is how often the pods of a queue that is drained are asked to go:
@@ -16,8 +18,9 @@ const drainEvery = 10 * time.Second
 
 // drain asks the pods of queues that are to be emptied to go.
 func (s *state) drain(log logr.Logger, now time.Time) {
+	s.spareDrained()
 	for _, q := range s.queues {
-		if q.view == nil || q.view.Stop != v1alpha1.StopHoldAndDrain || now.Sub(q.drained) < drainEvery {
+		if !s.drains(q.name) || now.Sub(q.drained) < drainEvery {
 			continue
 		}
 		q.drained = now
@@ -27,12 +30,45 @@ func (s *state) drain(log logr.Logger, now time.Time) {
 				continue
 			}
 			n++
-			s.expelled[c.pod.UID] = true
+			s.expelled[c.pod.UID], s.drained[c.pod.UID] = true, ref(c.pod)
 			s.p.effects.Evict(ref(c.pod), eventDrained, fmt.Sprintf("Evicted, since queue %s has spec.stopPolicy HoldAndDrain. Its successor waits until that is set to None.", q.name))
 		}
 		if n > 0 {
 			log.Info("Queue is drained", "queue", q.name, "pods", n)
 		}
+	}
+}
+
+// spareDrained lets those stay who have not gone yet when their queue, or the one
+// above it, is not to be emptied any more.
+func (s *state) spareDrained() {
+	for uid, pod := range s.drained {
+		c := s.counted[uid]
+		if c == nil || c.pod.Deleting || c.pod.Ended {
+			delete(s.drained, uid)
+			continue
+		}
+		if !slices.ContainsFunc(s.upward(c.queue), s.drains) {
+			delete(s.drained, uid)
+			s.spare(uid, pod)
+		}
+	}
+}
+
+// drains says whether a queue is to be emptied.
+func (s *state) drains(name string) bool {
+	q := s.queues[name]
+	return q != nil && q.view != nil && q.view.Stop == v1alpha1.StopHoldAndDrain
+}
+
+// spare lets a pod stay that was asked to go, unless it has been for somebody else.
+func (s *state) spare(uid types.UID, pod ledger.Pod) {
+	if s.drained[uid].UID != "" || s.goes(uid) {
+		return
+	}
+	s.p.effects.Spare(pod)
+	if c := s.counted[uid]; c != nil && !c.pod.Deleting {
+		delete(s.expelled, uid)
 	}
 }
 

@@ -142,15 +142,22 @@ func (s *state) fitting(e *pending) []string {
 func (s *state) giveUp(e *pending, now time.Time) string {
 	node := e.given
 	s.p.metrics.HoldReleases.WithLabelValues("refused").Inc()
-	if e.nominated != "" {
-		s.p.effects.Withdraw(ref(e.pod))
-		e.nominated = ""
-	}
+	s.withdraw(e)
 	if s.woken[e.pod.UID] != nil {
 		s.answered(e)
 	}
 	s.release(e.pod.UID, now)
 	return node
+}
+
+// withdraw takes a nomination of ours back.
+func (s *state) withdraw(e *pending) {
+	if e.nominated == "" {
+		return
+	}
+	s.p.effects.Withdraw(ref(e.pod))
+	e.nominated = ""
+	e.exposed = e.exposed && !e.pod.Gated // its gate is not lifted any more either
 }
 
 // tellRefusal has e served again, and told what the scheduler says until a round

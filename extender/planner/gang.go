@@ -73,6 +73,8 @@ type gangState struct {
 	torn, stale time.Time
 	// evicted is when the rest was last asked to go.
 	evicted time.Time
+	// ousted says that it was, and nobody has been told to stay since.
+	ousted bool
 	// reported is what its object was last told, at reportedAt; retell is when
 	// newer words are due.
 	reported           *GangReport
@@ -135,7 +137,10 @@ func (s *state) observeGang(o *view.Gang) {
 		// An earlier leader saw it start.
 		g.started = true
 	}
-	moved := g.object == nil || g.object.Queue != o.Queue
+	moved := g.object == nil || g.object.Queue != o.Queue || g.object.Managed != o.Managed
+	if g.object != nil && g.object.UID != o.UID {
+		g.reported = nil
+	}
 	g.object = o
 	g.tried = 0
 	if moved {
@@ -148,8 +153,12 @@ func (s *state) observeGang(o *view.Gang) {
 func (s *state) recount(g *gangState) {
 	now := s.p.opts.Clock.Now()
 	for uid, m := range g.members {
-		if c := s.counted[uid]; c != nil && m.pod.Node == "" {
-			if m.place != nil && c.queue != s.queueFor(m.pod) && !s.charged(m) {
+		c := s.counted[uid]
+		if m.pod.Ended {
+			continue
+		}
+		if c == nil || m.pod.Node == "" {
+			if c != nil && m.place != nil && c.queue != s.queueFor(m.pod) && !s.charged(m) {
 				s.unplace(m, now) // the other queue is asked first
 			}
 			s.count(m.pod)

@@ -98,6 +98,9 @@ func (s *state) clearPlace(m *member) {
 		return
 	}
 	s.unkeep(m)
+	if n := s.nodes[m.place.Node]; n != nil && n.view == nil {
+		s.forgetNode(m.place.Node)
+	}
 	m.place, m.deadline = nil, time.Time{}
 	s.p.places.Delete(m.pod.UID)
 	m.gang.dirty, s.gangsDirty = true, true
@@ -181,6 +184,7 @@ func (s *state) dropPlaces(g *gangState, members []*member, now time.Time, label
 		s.p.metrics.HoldReleases.WithLabelValues("gang_" + label).Inc()
 		if m.pod.Member.Gated {
 			s.p.effects.Withdraw(ref(m.pod))
+			m.exposed = false // its gate is not lifted any more either
 		}
 		s.unplace(m, now)
 	}

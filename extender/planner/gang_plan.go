@@ -146,6 +146,7 @@ func (s *state) planGang(log logr.Logger, r *round, g *gangState, t *standing, n
 	s.tellMembers(g, t, now)
 	s.watchTorn(log, g, t, now)
 	s.watchStale(log, g, t, now)
+	s.spareWhole(g, t)
 	s.reportGang(g, s.stand(g), now)
 	s.dropGang(g)
 }

@@ -87,6 +87,14 @@ func (s *state) fillAll(g *gangState, now time.Time) {
 	}
 }
 
+// endVacancy says that nothing is kept any more of a lost member, if something was.
+func (s *state) endVacancy(uid types.UID) {
+	if s.vacant[uid] {
+		delete(s.vacant, uid)
+		s.uncount(uid)
+	}
+}
+
 func (s *state) fillOne(g *gangState, uid types.UID, now time.Time) {
 	delete(g.vacancies, uid)
 	delete(s.vacant, uid)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/tranche-dev/tranche/extender/view"
 	"github.com/tranche-dev/tranche/pkg/ledger"
@@ -29,13 +30,38 @@ func (s *state) overtaken(uid types.UID) Reason {
 	if _, ok := s.departed[uid]; ok {
 		return Deleting
 	}
+	if e := s.pending[uid]; e != nil && e.pod.Deleting {
+		return Deleting
+	}
 	if r, ok := s.ledger.Get(uid); ok && r.State == ledger.Allocated && s.binding[uid] == "" {
 		return Decided
 	}
-	if c := s.counted[uid]; c != nil && c.pod.Node != "" {
+	if s.knownBound(uid) {
 		return Decided
 	}
 	return ""
+}
+
+// knownBound says whether the pod has been shown to be bound.
+func (s *state) knownBound(uid types.UID) bool {
+	if c := s.counted[uid]; c != nil && c.pod.Node != "" {
+		return true
+	}
+	if r, ok := s.ledger.Get(uid); ok && r.State == ledger.Allocated && r.Plan.Node == "" {
+		return true
+	}
+	if _, ok := s.unplannedOn[uid]; ok {
+		return true
+	}
+	m := s.members[uid]
+	return m != nil && m.pod.Node != ""
+}
+
+// olderView says whether a is an older view of a pod than b, as far as anybody can
+// tell.
+func olderView(a, b *view.Pod) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && order < 0
 }
 
 // hear takes note of a pod that a call tells of. If the watch never does, it may
@@ -60,6 +86,9 @@ func (s *state) depart(uid types.UID, now time.Time) {
 // verifyUnwatched asks for pods of which the watch has not told in time.
 func (s *state) verifyUnwatched(now time.Time) {
 	for uid, d := range s.unwatched {
+		if _, ok := s.unconfirmed[uid]; ok {
+			continue // it is asked for already
+		}
 		if !now.Before(d.due) {
 			s.unwatched[uid] = doubt{d.pod, now.Add(confirmWithin)}
 			s.p.effects.Verify(d.pod)

@@ -7,9 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tranche-dev/tranche/extender/internal/fixture"
 	"github.com/tranche-dev/tranche/extender/view"
+	"github.com/tranche-dev/tranche/pkg/contract"
 )
 
 // A call of kube-scheduler may come after the watch has told of the pod's end. A
@@ -143,4 +145,194 @@ func (w *world) inUse(queue string) bool {
 	w.effects.mu.Lock()
 	defer w.effects.mu.Unlock()
 	return w.effects.queues[queue].InUse
+}
+
+func (w *world) view(pod *corev1.Pod) *view.Pod { return view.PodOf(pod, w.p.opts.Resources) }
+
+// Members that Filter tells of before the watch are held beyond their queue's limit.
+func TestMembersThatOnlyCallsTellOfHeedTheLimit(t *testing.T) {
+	runQueues(t, 1, func(w *world) {
+		w.queue(aQueue("a", "", limited(1)))
+		w.after(time.Second)
+		for _, p := range inQueue("a", gangPods("g", 2, 2, "100")...) {
+			w.filter(open(p), "a")
+		}
+		w.after(time.Second)
+		if got := w.held(); got != 0 {
+			t.Errorf("%d shares are held, the limit is 100, asked by 200", got)
+		}
+	})
+}
+
+// An answer about a pod in doubt that was read before its Binding began.
+func TestAReadThatIsOlderThanTheBindingChangesNothing(t *testing.T) {
+	for name, bound := range map[string]bool{"arrives before Bound": false, "arrives after Bound": true} {
+		t.Run(name, func(t *testing.T) {
+			runWorld(t, 1, func(w *world) {
+				pod := fixture.Pod("p", "100")
+				w.filter(pod, "a") // the watch is behind
+				w.after(confirmWithin + sweepEvery)
+				if got := w.effects.take(&w.effects.verified); !slices.Equal(got, []string{"p"}) {
+					t.Fatalf("verified %v", got)
+				}
+				read := w.view(pod) // Verify has read it, the answer is on its way
+				w.filter(pod, "a")
+				if _, err := w.reserve(pod, "a"); err != nil {
+					t.Fatal(err)
+				}
+				if bound {
+					w.p.Bound(w.Context(), target(pod, "a"))
+				}
+				w.p.Truth(w.Context(), pod.UID, read)
+				if !bound {
+					w.p.Bound(w.Context(), target(pod, "a"))
+				}
+				w.after(5 * time.Minute)
+				t.Log("verified since:", w.effects.take(&w.effects.verified))
+				w.wantCharged("a", 0, 100, 0)
+			})
+		})
+	}
+}
+
+// A pod that was bound, verified, and gone before the watch recovered.
+func TestAPodThatWasBoundVerifiedAndGoneIsNotCharged(t *testing.T) {
+	runWorld(t, 1, func(w *world) {
+		pod := fixture.Pod("p", "100")
+		plan := w.place(pod, "a")
+		w.after(confirmWithin + sweepEvery)
+		if got := w.effects.take(&w.effects.verified); !slices.Equal(got, []string{"p"}) {
+			t.Fatalf("verified %v", got)
+		}
+		w.p.Truth(w.Context(), pod.UID, w.view(withPlan(t, pod, "a", plan)))
+		// It ends and goes; the watch lists again and has never seen it.
+		for range 30 {
+			w.after(time.Minute)
+			if got := w.effects.take(&w.effects.verified); len(got) > 0 {
+				w.p.Truth(w.Context(), pod.UID, nil)
+			}
+		}
+		w.wantCharged("a", 0, 0, 0)
+	})
+}
+
+// One that was found bound when the scheduler asked again, after a restart say, and that the watch never shows.
+func TestAPodThatWasFoundBoundAndIsGoneIsNotCharged(t *testing.T) {
+	run(t, func(k *kit) {
+		k.node("a", 1)
+		pod := fixture.Pod("p", "100")
+		if _, err := k.reserve(pod, "a"); err == nil {
+			t.Fatal("it is known")
+		}
+		bound := fixture.Bound(t, pod, "a", one(fixture.GPU("a", 0), 100))
+		k.p.Truth(k.Context(), pod.UID, view.PodOf(bound, k.p.opts.Resources)) // as Binder.reserve does
+		for range 30 {
+			k.after(time.Minute)
+			if len(k.effects.take(&k.effects.verified)) > 0 {
+				k.p.Truth(k.Context(), pod.UID, nil)
+			}
+		}
+		k.wantCharged("a", 0, 0, 0)
+	})
+}
+
+func withPlan(t *testing.T, pod *corev1.Pod, node string, plan *contract.Plan) *corev1.Pod {
+	pod = boundTo(pod, node)
+	text, err := plan.Format()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Annotations[contract.PlanAnnotation] = text
+	return pod
+}
+
+// A call that was made before a pod's deletion was asked for.
+func TestAFilterThatIsOlderThanTheDeletionHoldsNothing(t *testing.T) {
+	runQueues(t, 1, func(w *world) {
+		w.queue(aQueue("a", ""))
+		full := open(queued("default", "full", "4 GPU"))
+		w.place(full, "a")
+		pod := open(queued("a", "p", "1 GPU"))
+		pod.Finalizers = []string{"batch.kubernetes.io/job-tracking"}
+		w.create(pod)
+		going := pod.DeepCopy()
+		going.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		w.observe(going)
+		w.filter(pod, "a")
+		w.gone(boundTo(full, "a"))
+		held := 0
+		for range 600 {
+			w.after(time.Second)
+			if w.held() > 0 {
+				held++
+			}
+		}
+		if held > 0 {
+			t.Errorf("a pod that is being deleted held GPUs for %d s of 600", held)
+		}
+	})
+}
+
+// A pod that runs is deleted by force before the watch shows that it was bound.
+func TestAPodDeletedByForceBeforeTheWatchShowsItLingers(t *testing.T) {
+	runWorld(t, 1, func(w *world) {
+		pod := fixture.Pod("p", "100")
+		w.place(pod, "a")
+		w.after(confirmWithin + sweepEvery)
+		w.p.Truth(w.Context(), pod.UID, nil)
+		w.after(time.Second)
+		w.wantCharged("a", 0, 100, 0)
+		w.after(time.Minute)
+		w.wantCharged("a", 0, 0, 0)
+	})
+}
+
+// A call that comes late for a pod on a node of another device plugin, without queues.
+func TestAPodOnAForeignNodeIsNotVerifiedForEver(t *testing.T) {
+	run(t, func(k *kit) {
+		foreign := fixture.ForeignNode("f")
+		k.p.ObserveNode(k.Context(), view.NodeOf(foreign, k.p.opts.Resources))
+		k.node("a", 1)
+		pod := fixture.Pod("p", "1 GPU")
+		k.observe(pod)
+		bound := boundTo(pod, "f")
+		k.observe(bound)
+		k.filter(pod, "a")
+		n := 0
+		for range 60 {
+			k.after(time.Minute)
+			if len(k.effects.take(&k.effects.verified)) > 0 {
+				n++
+				k.p.Truth(k.Context(), pod.UID, view.PodOf(bound, k.p.opts.Resources))
+			}
+		}
+		if n > 1 {
+			k.Errorf("verified %d times in an hour, though the watch has told of it", n)
+		}
+	})
+}
+
+// A pod was read bound, and the watch has told since that it is on its way out.
+func TestAReadThatIsOlderThanTheDeletionChangesNothing(t *testing.T) {
+	runQueues(t, 1, func(w *world) {
+		w.queue(aQueue("a", ""))
+		pod := open(queued("a", "p", "1 GPU"))
+		w.create(pod)
+		w.filter(pod, "a")
+		r, err := w.reserve(pod, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := withPlan(t, pod, "a", r.Plan) // the call timed out, and the Binder has read it
+		going := read.DeepCopy()
+		going.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		w.observe(read, going)
+		w.p.Truth(w.Context(), pod.UID, w.view(read))
+		w.wantNone(func(s *state) string {
+			if !s.counted[pod.UID].pod.Deleting {
+				return "a pod that is being deleted is taken to go on"
+			}
+			return ""
+		})
+	})
 }

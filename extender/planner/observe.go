@@ -71,6 +71,9 @@ func (s *state) observe(log logr.Logger, pod *view.Pod, now time.Time) {
 		s.learn(pod)
 		s.count(pod)
 	}
+	if pod.Member == nil {
+		s.forgetMember(pod.UID, now) // somebody has removed the label
+	}
 	s.charge(log, pod, now)
 	switch {
 	case pod.Member != nil && s.p.opts.Gangs:
@@ -82,7 +85,7 @@ func (s *state) observe(log logr.Logger, pod *view.Pod, now time.Time) {
 	if s.p.opts.Queues {
 		s.book(pod.UID)
 	}
-	if e := s.pending[pod.UID]; e != nil && pod.Gated && s.p.opts.Queues {
+	if e := s.pending[pod.UID]; e != nil && (pod.Gated || e.waiting) && s.p.opts.Queues {
 		s.enlist(e)
 	}
 }
@@ -137,9 +140,14 @@ func (s *state) gone(log logr.Logger, last *view.Pod, now time.Time) {
 		}
 		return
 	}
-	linger := min(last.Grace, mostGrace) + lingerMargin
-	s.lingering[last.UID] = now.Add(linger)
-	log.V(2).Info("Pod was deleted by force; its GPUs stay charged while its containers may run", "pod", klog.KRef(last.Namespace, last.Name), "node", r.Node, "for", linger)
+	s.linger(log, r, last.Grace, now)
+}
+
+// linger leaves what a pod is charged, r, while its containers may run.
+func (s *state) linger(log logr.Logger, r *ledger.Record, grace time.Duration, now time.Time) {
+	linger := min(grace, mostGrace) + lingerMargin
+	s.lingering[r.Pod.UID] = now.Add(linger)
+	log.V(2).Info("Pod was deleted by force; its GPUs stay charged while its containers may run", "pod", klog.KRef(r.Pod.Namespace, r.Pod.Name), "node", r.Node, "for", linger)
 }
 
 // mostGrace bounds how long a pod that is gone is believed to run: its grace
@@ -166,6 +174,8 @@ func (s *state) forget(uid types.UID, now time.Time) {
 	s.depart(uid, now)
 	delete(s.lingering, uid)
 	delete(s.learned, uid)
+	delete(s.outside, uid)
+	s.forgetEarly(uid)
 	s.release(uid, now)
 	s.unpend(uid, now)
 	s.p.parsed.Remove(uid)
@@ -261,6 +271,11 @@ func (s *state) observeNode(log logr.Logger, node *view.Node, now time.Time) {
 	s.displace(log, node.Name, now)
 	for _, u := range s.unplanned[node.Name] {
 		s.chargeUnplanned(log, u, now)
+	}
+	early := s.early[node.Name]
+	delete(s.early, node.Name)
+	for _, pod := range early {
+		s.observeDevices(log, pod, now)
 	}
 }
 

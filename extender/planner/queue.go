@@ -88,7 +88,7 @@ func (s *state) observeQueue(v *view.Queue) {
 	if q.view != nil && q.view.UID != v.UID {
 		q.reported, q.basis = nil, reportBasis{} // another object of the same name
 	}
-	everybody := q.view == nil || q.view.Selector == nil && v.Selector == nil
+	everybody := (q.view == nil || q.view.Selector == nil) && v.Selector == nil
 	q.view = v
 	s.tree.Set(s.specOf(v))
 	if !everybody {
@@ -109,6 +109,11 @@ func (s *state) forgetQueue(name string) {
 	q.view, q.reported, q.basis = nil, nil, reportBasis{}
 	s.tree.Delete(name)
 	s.implyDefault()
+	for uid, c := range s.counted {
+		if c.queue == name {
+			s.book(uid)
+		}
+	}
 	s.dropQueue(q)
 	s.queuesMoved()
 }
@@ -131,6 +136,12 @@ func (s *state) observeNamespace(name string, n *view.Namespace) {
 	for uid, c := range s.counted {
 		if c.pod.Namespace == name {
 			s.count(c.pod)
+			s.book(uid)
+		}
+	}
+	for uid, pod := range s.outside {
+		if pod.Namespace == name {
+			s.count(pod)
 			s.book(uid)
 		}
 	}
@@ -170,7 +181,12 @@ func (s *state) dropQueue(q *queueState) {
 		delete(s.queues, q.name)
 		for _, l := range q.lines {
 			for _, e := range l.pods {
-				e.line, e.slot = nil, nil
+				if e.line == l {
+					e.line = nil
+				}
+				if e.slot == l {
+					e.slot = nil
+				}
 			}
 		}
 	}

@@ -39,12 +39,23 @@ func (s *state) count(pod *view.Pod) {
 		if c != nil {
 			s.uncount(pod.UID)
 		}
+		if pod.Node != "" && pod.Queue != "" {
+			s.outside[pod.UID] = pod
+		}
 		return
 	}
+	delete(s.outside, pod.UID)
 	if c != nil && c.queue != name {
 		if r, ok := s.ledger.Get(pod.UID); pod.Node != "" || ok && r.State == ledger.Allocated {
 			name = c.queue // it stays where it was admitted, whatever is written now
 		} else {
+			if !s.vacant[pod.UID] {
+				now := s.p.opts.Clock.Now()
+				if m := s.members[pod.UID]; m != nil {
+					s.unplace(m, now)
+				}
+				s.release(pod.UID, now) // the other queue is asked first
+			}
 			s.uncount(pod.UID)
 			c = nil
 		}
@@ -254,6 +265,10 @@ func (c *counted) away() bool {
 // it, before others may have its quota.
 const lapseAfter = 5 * time.Minute
 
+// strayAfter is how long a pod with GPUs may be with the scheduler and be refused
+// everywhere before rounds look for a place for it again.
+const strayAfter = 10 * time.Second
+
 // lapse lets go of what is counted for pods that the scheduler cannot place. A
 // gate cannot be put back, so one that is placed after all may take its queue
 // beyond a limit.
@@ -264,6 +279,13 @@ func (s *state) lapse(now time.Time) {
 		}
 		if c.handed.IsZero() {
 			c.handed = now
+		}
+		if e := s.pending[uid]; e != nil && e.waiting && c.admitted && c.pod.UsesGPU && now.Sub(c.handed) >= strayAfter {
+			c.admitted, c.handed = false, time.Time{}
+			s.p.admitted.Delete(uid)
+			s.book(uid)
+			s.enlist(e)
+			continue
 		}
 		if c.pod.Unschedulable && now.Sub(c.handed) >= lapseAfter {
 			c.lapsed = true

@@ -100,11 +100,14 @@ func (s *state) backlogs() map[string]int32 {
 		if g.why == nil {
 			continue
 		}
-		for uid, m := range g.members {
-			if m.pod.Node == "" {
-				own[s.queueName(uid)]++
-				break
+		var first *member
+		for _, m := range g.members {
+			if m.pod.Node == "" && (first == nil || older(m.pod, first.pod) < 0) {
+				first = m
 			}
+		}
+		if first != nil {
+			own[s.queueName(first.pod.UID)]++
 		}
 	}
 	sum := map[string]int32{}

@@ -57,6 +57,9 @@ func (s *state) unsound() string {
 			continue
 		}
 		c, ok := s.tree.Charged(r.Pod.UID)
+		if len(r.Charges) == 0 && s.counted[r.Pod.UID] == nil {
+			continue // a member without GPUs, in no queue
+		}
 		if !ok || c.State != queue.Held && c.State != queue.Allocated {
 			return fmt.Sprintf("pod %s has GPUs and is charged %v", r.Pod.Name, c)
 		}

@@ -29,6 +29,9 @@ const (
 // makeRoom looks after a round at those that found none.
 func (r *round) makeRoom(log logr.Logger, l *lanes, now time.Time) {
 	s := r.s
+	if !s.p.opts.Queues {
+		return
+	}
 	for _, at := range l.byName {
 		for _, i := range at.failed {
 			s.noteWant(at.queue, i, now)
@@ -36,9 +39,6 @@ func (r *round) makeRoom(log logr.Logger, l *lanes, now time.Time) {
 		for _, i := range at.short {
 			s.noteWant(at.queue, i, now)
 		}
-	}
-	if !s.p.opts.Queues {
-		return
 	}
 	s.forgetWants()
 	r.noteStuck()

@@ -196,8 +196,7 @@ func (s *state) endReservation(id string, now time.Time) {
 	}
 	r.want.stir(s)
 	for _, v := range r.victims {
-		s.p.effects.Spare(v.pod) // who has not gone yet may stay
-		delete(s.expelled, v.pod.UID)
+		s.spare(v.pod.UID, v.pod) // who has not gone yet may stay
 	}
 }
 

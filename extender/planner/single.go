@@ -242,6 +242,9 @@ func (s *state) admitUnheld(e *pending) {
 		c.admitted = true
 		s.book(e.pod.UID)
 	}
+	if e.pod.UsesGPU {
+		s.p.admitted.Store(e.pod.UID, &admitted{}) // its queue was asked
+	}
 	s.endWait(e)
 	s.p.effects.Admit([]Admission{{Pod: ref(e.pod), Gated: e.pod.Gated, Version: s.ledger.Version()}})
 }
@@ -334,6 +337,9 @@ func (s *state) unkeepFor(e *pending) {
 	if n := s.nodes[e.kept.node]; n != nil {
 		n.kept = n.kept.Sub(e.kept.needs)
 		s.tellRoom(e.kept.node, n)
+		if n.view == nil {
+			s.forgetNode(e.kept.node)
+		}
 	}
 	e.kept = nil
 }

@@ -56,6 +56,9 @@ type state struct {
 	// swaps are what the kubelet says it gave to pods of a node, where the
 	// ledger does not follow yet; see adopt.
 	swaps map[string]*swap
+	// early are pods by node whose kubelet has told what they have before the node's
+	// inventory was known.
+	early map[string]map[types.UID]*view.Pod
 
 	// preemptors are nominated pods; favourDue says that they may find room.
 	preemptors map[types.UID]*preemptor
@@ -87,6 +90,11 @@ type state struct {
 	queues     map[string]*queueState
 	namespaces map[string]*view.Namespace
 	counted    map[types.UID]*counted
+	// outside are bound pods without GPUs that name a queue and are not counted,
+	// since their namespaces have not opted in; drained those that were asked to go
+	// for a queue's stopPolicy.
+	outside map[types.UID]*view.Pod
+	drained map[types.UID]ledger.Pod
 	// largest is the memory of the largest GPU.
 	largest units.MiB
 	// divided is the count of nodes' changes for which divideCluster was called;
@@ -227,11 +235,11 @@ func newState(p *Planner) *state {
 		p: p, ledger: ledger.New(),
 		foreign: map[string]bool{}, broken: map[string]string{},
 		pending: map[types.UID]*pending{}, binding: map[types.UID]string{}, unconfirmed: map[types.UID]time.Time{}, unwatched: map[types.UID]doubt{}, departed: map[types.UID]time.Time{}, lingering: map[types.UID]time.Time{},
-		unplanned: map[string]map[types.UID]*unplanned{}, unplannedOn: map[types.UID]string{}, swaps: map[string]*swap{},
+		unplanned: map[string]map[types.UID]*unplanned{}, unplannedOn: map[types.UID]string{}, swaps: map[string]*swap{}, early: map[string]map[types.UID]*view.Pod{},
 		preemptors: map[types.UID]*preemptor{},
 		gangs:      map[GangKey]*gangState{}, members: map[types.UID]*member{}, vacant: map[types.UID]bool{},
 		nodes: map[string]*nodeState{}, usage: map[types.UID]*view.Usage{}, moved: map[string]bool{},
-		partial: map[string]bool{}, tree: queue.New(), queues: map[string]*queueState{}, namespaces: map[string]*view.Namespace{}, counted: map[types.UID]*counted{},
+		partial: map[string]bool{}, tree: queue.New(), queues: map[string]*queueState{}, namespaces: map[string]*view.Namespace{}, counted: map[types.UID]*counted{}, outside: map[types.UID]*view.Pod{}, drained: map[types.UID]ledger.Pod{},
 		hopeless: map[spotKey]*hopeless{}, shapes: map[string]int{}, untold: map[types.UID]*pending{}, leaving: map[types.UID]time.Time{}, expelled: map[types.UID]bool{},
 		wanting: map[string]*want{}, reservations: map[string]*reservation{}, stubborn: map[types.UID]*effort{}, efforts: map[string]*effort{}, short: map[string]*want{},
 		recent: map[string]gain{}, woken: map[types.UID]*pending{},
@@ -259,10 +267,7 @@ func (s *state) tick(log logr.Logger, now time.Time) {
 	for _, r := range s.ledger.Expire(now) {
 		s.p.metrics.HoldReleases.WithLabelValues("expired").Inc()
 		log.V(2).Info("Hold expired", "pod", klog.KRef(r.Pod.Namespace, r.Pod.Name), "node", r.Node)
-		if s.vacant[r.Pod.UID] {
-			delete(s.vacant, r.Pod.UID)
-			s.uncount(r.Pod.UID)
-		}
+		s.endVacancy(r.Pod.UID)
 		if m := s.members[r.Pod.UID]; m != nil {
 			s.clearPlace(m)
 		}
@@ -270,10 +275,7 @@ func (s *state) tick(log logr.Logger, now time.Time) {
 		if e := s.pending[r.Pod.UID]; e != nil {
 			s.unkeepFor(e)
 			e.given = ""
-			if e.nominated != "" {
-				s.p.effects.Withdraw(r.Pod) // it did not come
-				e.nominated = ""
-			}
+			s.withdraw(e) // it did not come
 			s.enlist(e)
 		}
 		s.gain(r.Node, now)

@@ -36,7 +36,14 @@ const swapWithin = 15 * time.Second
 func (s *state) observeDevices(log logr.Logger, pod *view.Pod, now time.Time) {
 	n := s.ledger.Node(pod.Node)
 	record, ok := s.ledger.Get(pod.UID)
-	if !n.Known() || !ok {
+	if !ok {
+		return
+	}
+	if !n.Known() {
+		if s.early[pod.Node] == nil {
+			s.early[pod.Node] = map[types.UID]*view.Pod{}
+		}
+		s.early[pod.Node][pod.UID] = pod
 		return
 	}
 	plan, legal := given(pod, n)
@@ -54,6 +61,18 @@ func (s *state) observeDevices(log logr.Logger, pod *view.Pod, now time.Time) {
 	}
 	s.swaps[pod.Node].pods[pod.UID] = charge
 	s.adopt(log, pod.Node, now, false)
+}
+
+// forgetEarly ends what a pod's kubelet has told before its node's inventory.
+func (s *state) forgetEarly(uid types.UID) {
+	r, ok := s.ledger.Get(uid)
+	if !ok || s.early[r.Node] == nil {
+		return
+	}
+	delete(s.early[r.Node], uid)
+	if len(s.early[r.Node]) == 0 {
+		delete(s.early, r.Node)
+	}
 }
 
 // adopt makes the ledger follow the kubelet for all pods of a node at once.
@@ -134,6 +153,7 @@ func (s *state) displace(log logr.Logger, node string, now time.Time) {
 			}
 			over -= on
 			if _, held := s.ledger.Get(r.Pod.UID); held {
+				s.endVacancy(r.Pod.UID)
 				s.release(r.Pod.UID, now)
 				s.p.metrics.HoldReleases.WithLabelValues("displaced").Inc()
 				log.V(2).Info("Hold displaced", "pod", klog.KRef(r.Pod.Namespace, r.Pod.Name), "node", node)

@@ -42,7 +42,9 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 		reason = NotOffered // it was to be there and nowhere else
 	}
 	e := s.touch(pod)
-	e.show(pod)
+	if !olderView(pod, e.pod) {
+		e.show(pod)
+	}
 	if s.counted[pod.UID] == nil {
 		s.count(pod) // the watch is behind: of no queue it would heed no limit
 		s.book(pod.UID)

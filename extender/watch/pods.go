@@ -104,6 +104,9 @@ func (h *podHandler) changed(old, e *podEntry) {
 		h.w.to.Usages.ForgetUsage(h.ctx, usage.UID)
 	}
 	if e.pod == nil {
+		if old != nil && old.pod != nil {
+			h.w.to.Pods.Forget(h.ctx, old.pod)
+		}
 		return
 	}
 	if old != nil && old.pod != nil && e.pod.SameDecision(old.pod) {
