@@ -208,9 +208,9 @@ func (p *Planner) Abort(ctx context.Context, t Target) {
 		if m := s.members[t.UID]; m != nil && m.place != nil && s.p.opts.Gangs {
 			s.p.decided.Delete(t.UID)
 			if s.ledger.Rollback(t.UID, now.Add(capFactor*s.holdTimeout(m.gang))) {
-				defer s.countAgain(t.UID)
 				s.p.metrics.HoldReleases.WithLabelValues("bind_failed").Inc()
 				s.bindFailed(m, now)
+				s.countAgain(t.UID)
 			}
 			return
 		}

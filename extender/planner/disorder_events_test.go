@@ -224,6 +224,17 @@ func (d *disorder) changeGang() {
 	d.feed("gangs", func() { d.p.ObserveGang(d.Context(), g) })
 }
 
+// setNamespace lets the webhook look at the namespace, or not.
+func (d *disorder) setNamespace(injected bool) {
+	d.namespace = &view.Namespace{Name: "demo"}
+	if injected {
+		d.namespace.Labels = map[string]string{contract.InjectLabel: contract.InjectEnabled}
+	}
+	d.note("namespace injected %v", injected)
+	n := d.namespace
+	d.feed("namespaces", func() { d.p.ObserveNamespace(d.Context(), n) })
+}
+
 // call is the scheduler's, about a pod as it is or was.
 func (d *disorder) call() {
 	pod, ok := pick(d, d.pods)

@@ -35,6 +35,8 @@ type disorder struct {
 	nodes  map[string]*corev1.Node
 	queues map[string]*view.Queue
 	gangs  map[string]*view.Gang
+	// namespace is that of all pods.
+	namespace *view.Namespace
 	// news are what informers have not told yet, by kind; seen are the pods in the
 	// informer's store, cut says that the watch of pods is interrupted.
 	news map[string][]func()
@@ -162,6 +164,9 @@ func describe(p *corev1.Pod) string {
 	return fmt.Sprintf("%s node=%q phase=%s gates=%d deleting=%v labels=%v", p.UID, p.Spec.NodeName, p.Status.Phase, len(p.Spec.SchedulingGates), p.DeletionTimestamp != nil, p.Labels)
 }
 
+// others are the kinds of news that are not of pods.
+var others = []string{"namespaces", "nodes", "queues", "gangs"}
+
 // deliver has an informer tell some of its news.
 func (d *disorder) deliver(kind string, n int) {
 	for range n {
@@ -198,6 +203,10 @@ func (d *disorder) step() {
 		}
 	case n < 11:
 		d.changeNode()
+	case n < 12:
+		d.changeQueue()
+	case n < 13 && d.oneIn(3):
+		d.setNamespace(d.oneIn(2))
 	case n < 13:
 		d.changeQueue()
 	case n < 14:
@@ -213,7 +222,7 @@ func (d *disorder) step() {
 			}
 		}
 	case n < 21:
-		kind := []string{"pods", "pods", "nodes", "queues", "gangs"}[d.r.IntN(5)]
+		kind := append([]string{"pods", "pods"}, others...)[d.r.IntN(2+len(others))]
 		d.deliver(kind, 1+d.r.IntN(4))
 	case n < 28:
 		d.call()
@@ -254,7 +263,7 @@ func (d *disorder) begin() {
 		<-done
 	}
 	d.seen, d.news, d.cut = map[string]*corev1.Pod{}, map[string][]func(){}, false
-	d.p.ObserveNamespace(d.Context(), &view.Namespace{Name: "demo", Labels: map[string]string{contract.InjectLabel: contract.InjectEnabled}})
+	d.p.ObserveNamespace(d.Context(), d.namespace)
 	for _, name := range slices.Sorted(maps.Keys(d.nodes)) {
 		d.p.ObserveNode(d.Context(), view.NodeOf(d.nodes[name], d.p.opts.Resources))
 	}
@@ -287,7 +296,7 @@ func (d *disorder) settleDown() {
 	for range 12 {
 		for {
 			d.obey(100)
-			for _, kind := range []string{"nodes", "queues", "gangs", "pods"} {
+			for _, kind := range append(others, "pods") {
 				d.deliver(kind, len(d.news[kind]))
 			}
 			d.postOne()
@@ -318,9 +327,10 @@ func play(t *testing.T, seed uint64, steps []int) (problem string, log []string)
 					o.StalenessGracePeriod = 10 * time.Second
 				}
 			}}},
-			pods: map[string]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, queues: map[string]*view.Queue{}, gangs: map[string]*view.Gang{},
+			news: map[string][]func(){}, pods: map[string]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, queues: map[string]*view.Queue{}, gangs: map[string]*view.Gang{},
 		}
 		d.r = rand.New(rand.NewPCG(seed, 1<<32))
+		d.setNamespace(true)
 		d.begin()
 		for _, name := range []string{"a", "b"} {
 			d.setNode(name, 4)

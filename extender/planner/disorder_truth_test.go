@@ -242,6 +242,7 @@ func (d *disorder) serveAll() string {
 	for _, name := range []string{"a", "b"} {
 		d.setNode(name, 4)
 	}
+	d.setNamespace(true)
 	for _, pod := range d.pods {
 		if pod.DeletionTimestamp != nil || d.viewOf(pod) == nil {
 			d.write(pod.Name, nil)
@@ -256,7 +257,7 @@ func (d *disorder) serveAll() string {
 	for range 400 {
 		for range 5 {
 			d.obey(100)
-			for _, kind := range []string{"nodes", "queues", "gangs", "pods"} {
+			for _, kind := range append(others, "pods") {
 				d.deliver(kind, len(d.news[kind]))
 			}
 			d.postOne()

@@ -105,7 +105,7 @@ func (h *podHandler) changed(old, e *podEntry) {
 	}
 	if e.pod == nil {
 		if old != nil && old.pod != nil {
-			h.w.to.Pods.Forget(h.ctx, old.pod)
+			h.w.to.Pods.Forget(h.ctx, old.pod) // it names no queue any more, and it was known for that
 		}
 		return
 	}
