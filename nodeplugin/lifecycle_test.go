@@ -151,7 +151,8 @@ func TestTheKubeletMayRestartAtAnyTime(t *testing.T) {
 func TestTheKubeletsFolderMayBeReplaced(t *testing.T) {
 	n := newNode(t, "A30-24GB").up()
 	n.kubelet.Stop()
-	if err := os.RemoveAll(n.kubelet.PluginDir); err != nil {
+	// At once, since the plugin may be about to make sockets in it.
+	if err := os.Rename(n.kubelet.PluginDir, n.kubelet.PluginDir+"-before"); err != nil {
 		t.Fatal(err)
 	}
 	n.startKubelet()
