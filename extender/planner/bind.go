@@ -92,19 +92,15 @@ func (s *state) reserve(t Target, pod *view.Pod, now time.Time) reserved {
 	case pod.UID != t.UID || pod.Namespace != t.Namespace || pod.Name != t.Name:
 		return refuse(ErrWrongPod)
 	}
-	if old := s.overtaken(t.UID); old != "" {
+	if old := s.hear(pod, now); old != "" {
 		return refuse(&RefusedError{old})
 	}
 	if pod.Member != nil && s.p.opts.Gangs {
 		m := s.members[t.UID]
-		if m == nil && s.pending[t.UID] != nil {
-			return refuse(&RefusedError{GangWaits})
-		}
 		if m == nil {
-			s.hear(pod, now)
-			s.observeMember(pod, now) // the watch is behind
-			s.count(pod)
-			s.book(pod.UID)
+			if s.pending[t.UID] == nil {
+				s.observeMember(pod, now) // the watch is behind
+			}
 			return refuse(&RefusedError{GangWaits})
 		}
 		return s.reserveMember(m, t, now)

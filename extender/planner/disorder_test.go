@@ -286,6 +286,18 @@ func (d *disorder) restart() {
 	d.begin()
 }
 
+// arrive has all that is asked for done, all news told, and one Binding and one
+// answer arrive.
+func (d *disorder) arrive() {
+	d.obey(100)
+	for _, kind := range append(others, "pods") {
+		d.deliver(kind, len(d.news[kind]))
+	}
+	d.postOne()
+	d.verify()
+	d.answer()
+}
+
 // settleDown lets all that is on its way arrive.
 func (d *disorder) settleDown() {
 	d.calm = true
@@ -295,13 +307,7 @@ func (d *disorder) settleDown() {
 	}
 	for range 12 {
 		for {
-			d.obey(100)
-			for _, kind := range append(others, "pods") {
-				d.deliver(kind, len(d.news[kind]))
-			}
-			d.postOne()
-			d.verify()
-			d.answer()
+			d.arrive()
 			if len(d.posts) == 0 && len(d.answers) == 0 && len(d.news["pods"]) == 0 {
 				break
 			}

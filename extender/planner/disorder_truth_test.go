@@ -256,13 +256,7 @@ func (d *disorder) serveAll() string {
 	}
 	for range 400 {
 		for range 5 {
-			d.obey(100)
-			for _, kind := range append(others, "pods") {
-				d.deliver(kind, len(d.news[kind]))
-			}
-			d.postOne()
-			d.verify()
-			d.answer()
+			d.arrive()
 		}
 		for _, name := range slices.Sorted(maps.Keys(d.pods)) {
 			pod := d.pods[name]

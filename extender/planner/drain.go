@@ -30,7 +30,7 @@ func (s *state) drain(log logr.Logger, now time.Time) {
 				continue
 			}
 			n++
-			s.expelled[c.pod.UID], s.drained[c.pod.UID] = true, ref(c.pod)
+			s.expelled[c.pod.UID], s.drainees[c.pod.UID] = true, ref(c.pod)
 			s.p.effects.Evict(ref(c.pod), eventDrained, fmt.Sprintf("Evicted, since queue %s has spec.stopPolicy HoldAndDrain. Its successor waits until that is set to None.", q.name))
 		}
 		if n > 0 {
@@ -42,14 +42,14 @@ func (s *state) drain(log logr.Logger, now time.Time) {
 // spareDrained lets those stay who have not gone yet when their queue, or the one
 // above it, is not to be emptied any more.
 func (s *state) spareDrained() {
-	for uid, pod := range s.drained {
+	for uid, pod := range s.drainees {
 		c := s.counted[uid]
 		if c == nil || c.pod.Deleting || c.pod.Ended {
-			delete(s.drained, uid)
+			delete(s.drainees, uid)
 			continue
 		}
 		if !slices.ContainsFunc(s.upward(c.queue), s.drains) {
-			delete(s.drained, uid)
+			delete(s.drainees, uid)
 			s.spare(uid, pod)
 		}
 	}
@@ -63,7 +63,7 @@ func (s *state) drains(name string) bool {
 
 // spare lets a pod stay that was asked to go, unless it has been for somebody else.
 func (s *state) spare(uid types.UID, pod ledger.Pod) {
-	if s.drained[uid].UID != "" || s.goes(uid) {
+	if s.drainees[uid].UID != "" || s.goes(uid) {
 		return
 	}
 	s.p.effects.Spare(pod)

@@ -71,10 +71,8 @@ type gangState struct {
 	// torn is since when some but not minCount have been bound, stale since when
 	// a started gang has been below it; zero if it is not.
 	torn, stale time.Time
-	// evicted is when the rest was last asked to go.
+	// evicted is when the rest was last asked to go, zero if it may stay.
 	evicted time.Time
-	// ousted says that it was, and nobody has been told to stay since.
-	ousted bool
 	// reported is what its object was last told, at reportedAt; retell is when
 	// newer words are due.
 	reported           *GangReport

@@ -84,11 +84,8 @@ func (p *Planner) filterMember(ctx context.Context, v *view.Pod, nodes []string)
 func (s *state) askedFor(v *view.Pod, notOffered bool, node any, now time.Time) {
 	m := s.members[v.UID]
 	if m == nil {
-		if s.overtaken(v.UID) == "" && s.pending[v.UID] == nil {
-			s.hear(v, now)
+		if s.pending[v.UID] == nil && s.hear(v, now) == "" {
 			s.observeMember(v, now) // the watch is behind
-			s.count(v)
-			s.book(v.UID)
 		}
 		return
 	}

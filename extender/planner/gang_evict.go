@@ -44,10 +44,10 @@ func (s *state) watchStale(log logr.Logger, g *gangState, t *standing, now time.
 // spareWhole lets those stay who were asked to go for a gang that is neither torn nor
 // stale any more.
 func (s *state) spareWhole(g *gangState, t *standing) {
-	if !g.ousted || !g.torn.IsZero() || !g.stale.IsZero() {
+	if g.evicted.IsZero() || !g.torn.IsZero() || !g.stale.IsZero() {
 		return
 	}
-	g.ousted, g.evicted = false, time.Time{}
+	g.evicted = time.Time{}
 	for _, m := range t.live {
 		if m.pod.Node != "" {
 			s.spare(m.pod.UID, ref(m.pod))
@@ -60,7 +60,7 @@ func (s *state) evictRest(log logr.Logger, g *gangState, t *standing, now time.T
 	if now.Sub(g.evicted) < evictAgain {
 		return
 	}
-	g.evicted, g.ousted = now, true
+	g.evicted = now
 	for _, m := range t.live {
 		if m.pod.Node != "" {
 			s.p.effects.Evict(ref(m.pod), event, message)

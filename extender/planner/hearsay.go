@@ -64,17 +64,23 @@ func olderView(a, b *view.Pod) bool {
 	return err == nil && order < 0
 }
 
-// hear takes note of a pod that a call tells of. If the watch never does, it may
-// have gone before it could.
-func (s *state) hear(pod *view.Pod, now time.Time) {
+// hear takes note of a pod that a call tells of, unless that is old: then it says
+// why. A pod that nobody knows yet is counted in its queue, whose limit it would not
+// heed otherwise. If the watch never tells of it, it may have gone before it could.
+func (s *state) hear(pod *view.Pod, now time.Time) Reason {
 	uid := pod.UID
-	_, claims := s.ledger.Get(uid)
-	if s.pending[uid] != nil || s.members[uid] != nil || s.counted[uid] != nil || claims {
-		return
+	if old := s.overtaken(uid); old != "" {
+		return old
+	}
+	if _, claims := s.ledger.Get(uid); claims || s.pending[uid] != nil || s.members[uid] != nil || s.counted[uid] != nil {
+		return ""
 	}
 	if _, known := s.unwatched[uid]; !known {
 		s.unwatched[uid] = doubt{ref(pod), now.Add(confirmWithin)}
 	}
+	s.count(pod)
+	s.book(uid)
+	return ""
 }
 
 // depart remembers that a pod has ended or is gone.

@@ -69,10 +69,6 @@ func (s *state) mayHold(pod *view.Pod, plan contract.Plan, node string) *reason 
 	if !s.p.opts.Queues {
 		return nil
 	}
-	if s.counted[pod.UID] == nil {
-		s.count(pod) // the watch is behind
-		s.book(pod.UID)
-	}
 	s.settleBooks()
 	ask := s.planCost(pod, plan, node)
 	if c, ok := s.tree.Charged(pod.UID); ok && c.State != queue.Pending {

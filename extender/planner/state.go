@@ -91,10 +91,10 @@ type state struct {
 	namespaces map[string]*view.Namespace
 	counted    map[types.UID]*counted
 	// outside are bound pods without GPUs that name a queue and are not counted,
-	// since their namespaces have not opted in; drained those that were asked to go
+	// since their namespaces have not opted in; drainees those that were asked to go
 	// for a queue's stopPolicy.
-	outside map[types.UID]*view.Pod
-	drained map[types.UID]ledger.Pod
+	outside  map[types.UID]*view.Pod
+	drainees map[types.UID]ledger.Pod
 	// largest is the memory of the largest GPU.
 	largest units.MiB
 	// divided is the count of nodes' changes for which divideCluster was called;
@@ -239,7 +239,7 @@ func newState(p *Planner) *state {
 		preemptors: map[types.UID]*preemptor{},
 		gangs:      map[GangKey]*gangState{}, members: map[types.UID]*member{}, vacant: map[types.UID]bool{},
 		nodes: map[string]*nodeState{}, usage: map[types.UID]*view.Usage{}, moved: map[string]bool{},
-		partial: map[string]bool{}, tree: queue.New(), queues: map[string]*queueState{}, namespaces: map[string]*view.Namespace{}, counted: map[types.UID]*counted{}, outside: map[types.UID]*view.Pod{}, drained: map[types.UID]ledger.Pod{},
+		partial: map[string]bool{}, tree: queue.New(), queues: map[string]*queueState{}, namespaces: map[string]*view.Namespace{}, counted: map[types.UID]*counted{}, outside: map[types.UID]*view.Pod{}, drainees: map[types.UID]ledger.Pod{},
 		hopeless: map[spotKey]*hopeless{}, shapes: map[string]int{}, untold: map[types.UID]*pending{}, leaving: map[types.UID]time.Time{}, expelled: map[types.UID]bool{},
 		wanting: map[string]*want{}, reservations: map[string]*reservation{}, stubborn: map[types.UID]*effort{}, efforts: map[string]*effort{}, short: map[string]*want{},
 		recent: map[string]gain{}, woken: map[types.UID]*pending{},
@@ -324,10 +324,9 @@ func (s *state) hold(pod *view.Pod, node string, now time.Time) Reason {
 		}
 		return Decided
 	}
-	if old := s.overtaken(pod.UID); old != "" {
+	if old := s.hear(pod, now); old != "" {
 		return old
 	}
-	s.hear(pod, now)
 	plan, reason := s.p.query(pod).PlanIn(s.ledger.Node(node), s.room(node, pod.UID))
 	if reason != "" {
 		return reason

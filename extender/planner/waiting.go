@@ -26,10 +26,9 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 	if reason == Deleting {
 		return // nothing to wait for
 	}
-	if s.overtaken(pod.UID) != "" {
+	if s.hear(pod, now) != "" {
 		return
 	}
-	s.hear(pod, now)
 	elsewhere := false
 	if e := s.pending[pod.UID]; e != nil {
 		s.offeredAgain(e, offered, now)
@@ -44,10 +43,6 @@ func (s *state) refused(pod *view.Pod, reason Reason, offered []string, seen uin
 	e := s.touch(pod)
 	if !olderView(pod, e.pod) {
 		e.show(pod)
-	}
-	if s.counted[pod.UID] == nil {
-		s.count(pod) // the watch is behind: of no queue it would heed no limit
-		s.book(pod.UID)
 	}
 	if elsewhere {
 		s.tryElsewhere(e, offered, now)
